@@ -34,6 +34,8 @@ type Promise struct {
 	// Against, in percent; below 0: it takes more. "": none was given.
 	Saves   float64 `json:"savesPercent,omitempty"`
 	Against string  `json:"savesAgainst,omitempty"`
+	// Change says what the user should change.
+	Change string `json:"change"`
 }
 
 const (
@@ -69,6 +71,7 @@ func (s *Study) Promises(cases []Case) (out []Promise) {
 		if p := &out[i]; given != "" && p.Contender != given && hours[given] > 0 {
 			p.Against, p.Saves = given, 100*(1-p.GPUHoursPerMonth/hours[given])
 		}
+		out[i].Change = s.change(&out[i], out, cases)
 	}
 	return out
 }
@@ -178,11 +181,11 @@ func (p *Promise) cost(dollars float64) string {
 	return out
 }
 
-// writePromises writes for each policy whether it keeps its objective, and what that takes.
+// writePromises writes for each policy whether it keeps its objective, what that takes, and what to change.
 func (r *Report) writePromises(b *strings.Builder) {
 	for i := range r.Promises {
 		p := &r.Promises[i]
-		fmt.Fprintf(b, "%s %s\n  %s\n", shorten(p.Contender, policyWidth), p.verdict(), p.cost(r.onlyPrice()))
+		fmt.Fprintf(b, "%s %s\n  %s\n  change: %s\n", shorten(p.Contender, policyWidth), p.verdict(), p.cost(r.onlyPrice()), p.Change)
 	}
 	b.WriteString("\n")
 }

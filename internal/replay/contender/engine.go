@@ -28,7 +28,7 @@ func NewOurs(name string, p policy.Compiled) Entry {
 		objective = max(objective, p.Policy.Signals[i].Objective)
 	}
 	return Entry{
-		Name: name, Family: Ours, Class: class, Objective: objective,
+		Name: name, Family: Ours, Class: class, Objective: objective, Max: p.Policy.Max,
 		New: func(r *Replay) (service.Autoscaler, error) { return newEngine(r, p) },
 	}
 }

@@ -19,6 +19,8 @@ type Entry struct {
 	// Objective is the share of the requests that the policy promises, below 1; 0: none.
 	Objective float64
 
+	Max int32 // maxReplicas of our policy; 0: unknown
+
 	// Rates is true if a peer reads rates of the server.
 	Rates bool
 
