@@ -104,6 +104,10 @@ type GPUAutoscalerSpec struct {
 	// +optional
 	Budget *Budget `json:"budget,omitempty"`
 
+	// Drain lets replicas finish their requests before a scale-down removes them.
+	// +optional
+	Drain *Drain `json:"drain,omitempty"`
+
 	// Schedules bound the replicas at times that recur, such as at office hours.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map

@@ -50,6 +50,26 @@ const (
 	FreezeBoth Freeze = "Both"
 )
 
+// Drain lets replicas finish their requests before a scale-down removes them. Pods that
+// declare the readiness gate gpupilot.dev/serving leave the endpoints first. The replicas
+// fall when such a pod has no request in flight, by its server's own metrics, or after
+// maxSeconds. PodDisruptionBudgets are kept.
+type Drain struct {
+	// MaxSeconds is how long a replica may take to finish its requests.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=7200
+	MaxSeconds int32 `json:"maxSeconds"`
+}
+
+// ReadinessGate is the readiness gate of pods that can leave the endpoints while they run,
+// and the type of the condition of such a pod. Draining is the reason of the condition
+// while it is False because of a scale-down.
+const (
+	ReadinessGate   = "gpupilot.dev/serving"
+	ReasonDraining  = "Draining"
+	ReasonInService = "InService"
+)
+
 // Further types of a GPUAutoscaler's conditions.
 const (
 	// ConditionScalingActive: signals set the replicas. It is False while no signal has a
@@ -64,6 +84,10 @@ const (
 	// ConditionRollout: the target's pods are being replaced by those of another version.
 	// The condition exists once it has been True.
 	ConditionRollout = "RolloutInProgress"
+	// ConditionDraining: replicas finish their requests before they are removed. The condition
+	// exists if the spec has drain. False with another reason than NotDraining says what is
+	// missing.
+	ConditionDraining = "Draining"
 )
 
 // OverrideStatus is what the controller knows of the spec's override.

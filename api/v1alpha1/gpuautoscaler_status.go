@@ -47,6 +47,10 @@ type GPUAutoscalerStatus struct {
 	// starting for far longer than usual.
 	// +optional
 	UnschedulableReplicas int32 `json:"unschedulableReplicas,omitempty"`
+	// DrainingReplicas is the number of replicas that finish their requests before they are
+	// removed. They count in currentReplicas only.
+	// +optional
+	DrainingReplicas int32 `json:"drainingReplicas,omitempty"`
 	// Pending lists the reasons why replicas do not serve, other than a normal start.
 	// +listType=atomic
 	// +optional

@@ -12,11 +12,23 @@ import (
 //
 // It counts the replicas, evaluates each signal on its own, and takes the most
 // that a signal wants. The rules of the workload follow: fallback, activation,
-// stabilisation, rates, starting replicas, budget and bounds.
+// stabilisation, rates, starting replicas, budget and bounds. Replicas that finish their
+// requests before they are removed are not replicas for these rules.
 func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
+	if p.Drain > 0 || o.isDraining() {
+		return decideDrain(&p, &o, s, now)
+	}
+	s.Drain = nil
+	d, s, _ := decide(p, o, s, now)
+	return d, s
+}
+
+// decide is Decide without Policy.Drain. asked is the number before stabilisation and rates.
+func decide(p Policy, o Observation, s State, now time.Time) (d Decision, _ State, asked int32) {
 	e := engine{view: view{p: &p, o: &o, now: now, census: takeCensus(&p, &o, now)}}
 	s = e.observe(s)
 	want, s := e.demand(s)
+	asked = want
 	s.Wants = remember(s.Wants, Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
 	want = e.stabilize(want, &s)
 	want = e.limit(want, s.Changes)
@@ -24,7 +36,7 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 	want = e.bound(want, &s)
 	s.Zeroed = want == 0 && (o.Replicas > 0 || s.Zeroed || p.Min == 0)
 
-	d := Decision{
+	d = Decision{
 		Time: now, Current: o.Replicas, Replicas: want, Rule: e.rule(), Steps: e.steps, Inputs: e.inputs,
 		Serving: e.serving, Starting: e.starting, Unschedulable: e.unschedulable + e.expired,
 		Rollout: e.rollout,
@@ -32,7 +44,7 @@ func Decide(p Policy, o Observation, s State, now time.Time) (Decision, State) {
 	if d.Replicas < d.Current {
 		d.Victims = e.victims(int(d.Replicas))
 	}
-	return d, s
+	return d, s, asked
 }
 
 // engine is one call of Decide on its way through the rules.

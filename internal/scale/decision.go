@@ -37,6 +37,8 @@ const (
 	RuleOverride      Rule = "Override"      // an override holds or bounds the number until a time
 	RuleSchedule      Rule = "Schedule"      // a schedule bounds the number now
 	RuleSetToZero     Rule = "SetToZero"     // others set the replicas to 0: they stay 0
+	RuleDrain         Rule = "Drain"         // replicas finish their requests before they are removed
+	RuleDisruption    Rule = "Disruption"    // a PodDisruptionBudget allows no scale-down now
 )
 
 // Facts are the numbers behind a step. The rule determines which are set.
@@ -129,6 +131,11 @@ type Decision struct {
 	Unschedulable int32 `json:"unschedulable"`
 
 	Rollout Rollout `json:"rollout,omitzero"`
+
+	// Leave names the pods that are to be out of the endpoints: Leaving of them finish their
+	// requests, the others are removed. A pod that leaves and is not named is to serve again.
+	Leave   []string `json:"leave,omitempty"`
+	Leaving int32    `json:"leaving,omitempty"`
 
 	// Victims names the pods to remove first when Replicas < Current: unschedulable
 	// and starting ones, then those with the lowest load.

@@ -5,6 +5,8 @@ package scale
 import (
 	"math"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/drain"
 )
 
 // Phase is the state of a replica.
@@ -16,6 +18,7 @@ const (
 	Starting                   // scheduled or schedulable, not serving yet: counted as capacity
 	Unschedulable              // no node has room: not counted as capacity
 	Terminating                // stopping, not counted
+	Leaving                    // out of the endpoints before it is removed, not counted
 )
 
 // Reading is one value of one signal. The zero Reading is absent.
@@ -41,6 +44,15 @@ type Replica struct {
 	Version  string    // of its pod template, such as a hash; empty: not known
 	Since    time.Time // start of its phase; for Starting, when it was created
 	Readings []Reading // one for each of Policy.Signals, in that order; those beyond the end are absent
+
+	// The rest is for Policy.Drain. Gated: it declares the readiness gate, so that it can
+	// leave the endpoints while it runs. Out: it is not ready. InFlight has its requests,
+	// Ordinal its place in an ordered workload, and Disrupts the PodDisruptionBudgets that
+	// cover it.
+	Gated, Out bool
+	InFlight   Reading
+	Ordinal    int32
+	Disrupts   []string
 
 	// Paces holds the latencies of its requests, one for each of Policy.Signals;
 	// absent where the signal learns nothing.
@@ -99,6 +111,10 @@ type Observation struct {
 	Pods     []Replica // its pods, in any order
 	Version  string    // of the pods that are created now; empty: not known
 	Totals   []Reading // from queries, for the workload as a whole; one for each of Policy.Signals
+
+	Ordered         bool           // its controller removes the highest ordinals
+	Disruptions     []drain.Budget // for Policy.Drain
+	DisruptionsLost bool           // they are not known
 }
 
 func (o *Observation) total(i int) Reading {

@@ -12,7 +12,7 @@
 //   - Missing data is not zero, and never lowers the number of replicas.
 //   - The signals do not influence each other. Each has a state of its own, and
 //     the most that one of them wants counts.
-//   - The result lies within the policy's bounds.
+//   - The result lies within the policy's bounds. Replicas that leave stay beside it for Policy.Drain.
 //   - Every rule that is applied is a Step with its numbers.
 package scale
 
@@ -164,6 +164,10 @@ type Policy struct {
 	Formula *Formula
 
 	Up, Down Rules
+
+	// Drain is how long a replica may take to finish its requests before a scale-down
+	// removes it; 0: it is removed at once.
+	Drain time.Duration
 
 	// Startup is how long a replica takes to serve, declared or learned; 0: not
 	// known yet. A starting replica that is older than twice this, or than twice

@@ -73,6 +73,13 @@ func (s Step) Sentence() string {
 		return fmt.Sprintf("scaling %s is disabled: %d instead of %d", upOrDown(f.Down), s.After, s.Before)
 	case RuleOverride, RuleSchedule:
 		return fmt.Sprintf("%s: %d instead of %d", f.By, s.After, s.Before)
+	case RuleDrain:
+		return s.drain()
+	case RuleDisruption:
+		if f.By == "" {
+			return fmt.Sprintf("PodDisruptionBudgets cannot be read, and unknown is not allowed: keep %d instead of %d", s.After, s.Before)
+		}
+		return fmt.Sprintf("PodDisruptionBudget %s allows no disruption now: keep %d instead of %d", f.By, s.After, s.Before)
 	case RuleSetToZero:
 		return fmt.Sprintf("the replicas were set to 0, and not by this controller: 0 instead of %d until they are set to 1 or more", s.Before)
 	}

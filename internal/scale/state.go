@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/scale/drain"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
@@ -29,6 +30,7 @@ type State struct {
 	Changes   []Change  `json:"changes,omitempty"`  // within the longest period of a rate policy
 
 	Rollout RolloutState `json:"rollout,omitzero"`
+	Drain   drain.State  `json:"drain,omitempty"`
 
 	// Signals has one entry for each of the policy's signals at the last decision.
 	Signals []SignalState `json:"signals,omitempty"`
@@ -84,6 +86,7 @@ func (s *State) signal(i int, name string) SignalState {
 // Truncate returns a copy of s with every time cut to a multiple of d. Digits
 // below a millisecond take up a third of a state's JSON.
 func (s State) Truncate(d time.Duration) State {
+	s.Drain = s.Drain.Truncate(d)
 	s.Wants, s.Changes, s.Signals = slices.Clone(s.Wants), slices.Clone(s.Changes), slices.Clone(s.Signals)
 	times := []*time.Time{&s.Since, &s.LastData, &s.DecidedAt, &s.ShrankAt, &s.ProbedAt, &s.ActiveAt, &s.Rollout.ReducedSince, &s.Rollout.ReducedAt}
 	for i := range s.Wants {

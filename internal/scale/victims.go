@@ -61,7 +61,7 @@ func (v *view) firstVictims(pods []*Replica, n int) []string {
 
 // compareVictims orders pods by what is removed first.
 func (v *view) compareVictims(a, b *Replica) int {
-	rank := [...]int{Unschedulable: 0, Starting: 1, Serving: 2, Terminating: 3}
+	rank := [...]int{Unschedulable: 0, Starting: 1, Serving: 2, Terminating: 3, Leaving: 3}
 	if d := rank[a.Phase] - rank[b.Phase]; d != 0 {
 		return d
 	}

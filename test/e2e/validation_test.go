@@ -217,6 +217,12 @@ func TestCRDAndControllerAgree(t *testing.T) {
 	f(true, "fallback 3", fallback(number(3)))
 	f(false, "fallback -1", fallback(number(-1)))
 	f(false, "fallback Zero", fallback(name("Zero")))
+	drain := func(seconds int32) func(*spec) {
+		return func(s *spec) { s.Drain = &v1alpha1.Drain{MaxSeconds: seconds} }
+	}
+	f(true, "a drain", drain(300))
+	f(false, "a drain without a deadline", drain(0))
+	f(false, "a drain of a day", drain(86400))
 	f(true, "toZeroSeconds", down(v1alpha1.ScalingRules{ToZeroSeconds: n(600)}))
 	f(false, "toZeroSeconds -1", down(v1alpha1.ScalingRules{ToZeroSeconds: n(-1)}))
 	f(false, "toZeroSeconds of two days", down(v1alpha1.ScalingRules{ToZeroSeconds: n(2 * 86400)}))

@@ -168,6 +168,9 @@ func (n *Nodes) observe(run context.Context, obj any) {
 	if p != nil && pod.DeletionTimestamp != nil {
 		p.remove(pod)
 	}
+	if p != nil {
+		p.observeGates(pod)
+	}
 }
 
 // stopPod ends the simulation of a pod whose object was deleted.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,10 +58,13 @@ type podRun struct {
 	restarts int32
 	exit     exit    // of the last process
 	served   float64 // requests completed, of a workload
+	closed   bool    // a readiness gate of the pod is not open
+	regate   chan struct{}
+	writing  sync.Mutex // of the status; taken before Nodes.mu
 }
 
 func newPodRun(n *Nodes, nd *node, pod *corev1.Pod) *podRun {
-	return &podRun{nodes: n, node: nd, pod: pod, addr: n.addrs.pod(), stop: make(chan struct{}), exit: exit{code: 1}}
+	return &podRun{nodes: n, node: nd, pod: pod, addr: n.addrs.pod(), stop: make(chan struct{}), regate: make(chan struct{}, 1), exit: exit{code: 1}, closed: len(pod.Spec.ReadinessGates) > 0}
 }
 
 // remove starts the shutdown of the pod; pod is nil if the object was deleted. Nodes.mu
@@ -93,8 +97,14 @@ func (p *podRun) run(ctx context.Context) {
 		p.patch(life, p.rejected())
 		<-life.Done()
 	} else {
-		p.patch(life, p.status(false))
+		p.report(life, false)
+		gates := make(chan struct{})
+		go func() {
+			defer close(gates)
+			p.followGates(life)
+		}()
 		p.live(life)
+		<-gates
 	}
 	p.end(ctx)
 }
@@ -256,7 +266,7 @@ func (p *podRun) enter(ctx context.Context, to phase) {
 	}
 	p.nodes.mu.Unlock()
 	if !same {
-		p.patch(ctx, p.status(to == serving))
+		p.report(ctx, to == serving)
 	}
 }
 

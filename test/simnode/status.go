@@ -5,6 +5,7 @@ package simnode
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,43 @@ func (p *podRun) retry(ctx context.Context, write func() error) {
 	}
 }
 
+// report writes the status of now.
+func (p *podRun) report(ctx context.Context, ready bool) {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	p.patch(ctx, p.status(ready))
+}
+
+// observeGates notes whether the pod's readiness gates are open. Nodes.mu is held.
+func (p *podRun) observeGates(pod *corev1.Pod) {
+	closed := false
+	for _, g := range pod.Spec.ReadinessGates {
+		closed = closed || !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == g.ConditionType && c.Status == corev1.ConditionTrue
+		})
+	}
+	if closed == p.closed {
+		return
+	}
+	p.closed = closed
+	select {
+	case p.regate <- struct{}{}:
+	default:
+	}
+}
+
+// followGates writes the status whenever a readiness gate opens or closes.
+func (p *podRun) followGates(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.regate:
+			p.report(ctx, p.current() == serving)
+		}
+	}
+}
+
 // status returns the status that a kubelet reports for the pod now.
 func (p *podRun) status(ready bool) corev1.PodStatus {
 	p.nodes.mu.Lock()
@@ -55,6 +93,10 @@ func (p *podRun) status(ready bool) corev1.PodStatus {
 	truth := corev1.ConditionFalse
 	if ready {
 		truth = corev1.ConditionTrue
+	}
+	inService := truth
+	if p.closed {
+		inService = corev1.ConditionFalse
 	}
 	condition := func(kind corev1.PodConditionType, status corev1.ConditionStatus) corev1.PodCondition {
 		return corev1.PodCondition{Type: kind, Status: status, LastTransitionTime: now}
@@ -67,7 +109,7 @@ func (p *podRun) status(ready bool) corev1.PodStatus {
 		Conditions: []corev1.PodCondition{
 			condition(corev1.PodInitialized, corev1.ConditionTrue),
 			condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue),
-			condition(corev1.ContainersReady, truth), condition(corev1.PodReady, truth),
+			condition(corev1.ContainersReady, truth), condition(corev1.PodReady, inService),
 		},
 	}
 	for _, c := range p.pod.Spec.Containers {

@@ -89,6 +89,9 @@ func (n *Nodes) step(now time.Time) {
 		}
 		switch p.phase {
 		case serving:
+			if p.closed { // it is out of the endpoints
+				continue
+			}
 			w.now.Serving++
 		case stopping:
 			w.now.Stopping++
@@ -101,7 +104,7 @@ func (n *Nodes) step(now time.Time) {
 		w.now.Rejected += w.now.Load.Rejected
 	}
 	for _, p := range n.pods {
-		if w := n.workloads[p.pod.Annotations[WorkloadAnnotation]]; w != nil && p.phase == serving {
+		if w := n.workloads[p.pod.Annotations[WorkloadAnnotation]]; w != nil && p.phase == serving && !p.closed {
 			p.served += w.now.Load.Served / float64(w.now.Serving)
 		}
 	}
@@ -150,6 +153,9 @@ func (p *podRun) gpuState(i int, now time.Time) sim.GPUState {
 		}
 		return sim.Busy(0, math.Round(part*w.MemoryMiB))
 	case serving:
+		if p.closed {
+			return sim.Busy(0, w.MemoryMiB)
+		}
 		return sim.Busy(uneven(w.now.Load.Utilization, p.pod.Name, i, now), w.MemoryMiB)
 	case broken, stopping:
 	}

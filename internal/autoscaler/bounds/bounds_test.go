@@ -151,6 +151,9 @@ func TestNotable(t *testing.T) {
 	f(false, v1alpha1.ConditionOverridden, "False", reasonNone)
 	f(false, v1alpha1.ConditionScalingLimited, "False", reasonInRange)
 	f(true, v1alpha1.ConditionScalingLimited, "True", reasonTooMany)
+	f(true, v1alpha1.ConditionDraining, "True", "Draining")
+	f(true, v1alpha1.ConditionDraining, "False", "NoReadinessGate")
+	f(false, v1alpha1.ConditionDraining, "False", "NotDraining")
 	f(false, v1alpha1.ConditionScalingActive, "False", "NoFreshData")
 	f(true, v1alpha1.ConditionScalingActive, "False", reasonDisabled)
 }

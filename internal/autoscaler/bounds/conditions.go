@@ -43,6 +43,8 @@ func IsNotable(c *metav1.Condition) bool {
 	switch c.Type {
 	case v1alpha1.ConditionOverridden:
 		return c.Reason != reasonNone
+	case v1alpha1.ConditionDraining:
+		return c.Status == metav1.ConditionTrue || c.Reason != "NotDraining"
 	case v1alpha1.ConditionRollout:
 		return c.Status == metav1.ConditionTrue
 	case v1alpha1.ConditionScalingLimited:

@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/drain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
@@ -113,6 +115,8 @@ type shared struct {
 	asked   explain.Asked
 	limits  limits
 	failing failing
+	gates   *drain.Gates
+	budgets drain.Disruptions
 	recalls sync.Mutex                 // see objective.Recorded
 	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
 	asking  map[string][]queries.Owner // by namespace, see askQueries; of the goroutine of discover
@@ -157,6 +161,7 @@ func New(cfg Config, deps Deps) *Controller {
 		workloads: map[types.NamespacedName]*workload{},
 		routes:    map[string]map[*workload]struct{}{},
 	}
+	c.gates = drain.NewGates(drain.Deps{Client: deps.Client, Writes: deps.Writes, Leading: deps.Leading, Log: deps.Log})
 	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
 	c.discovered.Store(&discovery.List{})
 	c.audit = trust.NewAudit(trust.AuditDeps{
@@ -180,6 +185,12 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	c.running.Go(func() { c.discover(ctx) })
 	c.running.Go(func() { c.audit.Run(ctx) })
 	c.running.Go(func() { c.sampleWorkloads(ctx) })
+	c.running.Go(func() { c.gates.Run(ctx) })
+	c.running.Go(func() {
+		if c.deps.Watch(ctx, &policyv1.PodDisruptionBudget{}, eventHandler(c.budgets.Changed)) == nil {
+			c.budgets.SetListed()
+		}
+	})
 	c.watchDevices(ctx)
 	watches := []struct {
 		obj client.Object
@@ -373,6 +384,7 @@ func (c *Controller) LeadershipChanged() {
 // PodChanged handles a change of a pod: old is nil for a new pod, pod is nil for a
 // deleted one. It does not block.
 func (c *Controller) PodChanged(old, pod *corev1.Pod) {
+	c.gates.PodChanged(old, pod)
 	if old != nil && (pod == nil || pod.UID != old.UID) {
 		c.deps.Store.Forget(old.Namespace, old.Name, time.Now())
 	}

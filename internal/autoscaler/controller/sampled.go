@@ -9,10 +9,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/history"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
 )
 
 // sampleInterval is the time between two readings of what a decision does not read: the
@@ -107,4 +109,9 @@ func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
 			}
 		}
 	}
+}
+
+// readerAt reads values of pods that are not older than maxAge.
+func (s *shared) readerAt(now time.Time, maxAge time.Duration) observe.Reader {
+	return observe.Reader{Values: trust.Values{Store: s.deps.Store, Devices: s.deps.Devices}, Now: now, MaxAge: maxAge}
 }

@@ -182,7 +182,7 @@ func writeDelay(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) ti
 		return maxStatusInterval - since
 	}
 	for _, s := range []*v1alpha1.GPUAutoscalerStatus{&a, &b} {
-		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, s.UnschedulableReplicas = 0, 0, 0, 0
+		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, s.UnschedulableReplicas, s.DrainingReplicas = 0, 0, 0, 0, 0
 		s.Startup, s.Pending = nil, nil
 		s.Conditions = slices.Clone(s.Conditions)
 		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionScalingLimited) // it may change with each decision
@@ -237,6 +237,9 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionAttainable)
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionMeasured)
 	}
+	if r.plan != nil && r.plan.Policy.Drain == 0 {
+		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionDraining)
+	}
 	switch st.Override = base.Override; {
 	case r.bounds != nil:
 		st.Override, st.Bounds = r.bounds.Status(), r.bounds.Bounds()
@@ -255,7 +258,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	if d := r.decision; d != nil {
 		st.CurrentReplicas, st.DesiredReplicas = d.Current, new(d.Replicas)
 		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
-		st.LastDecision = decisionOf(d)
+		st.DrainingReplicas, st.LastDecision = d.Leaving, decisionOf(d)
 	}
 	for _, c := range slices.Concat(conditionsOf(r), windowCondition(r, st.Conditions)) {
 		if c.Reason == reasonNotServing && r.early && hasCondition(st.Conditions, &c, r.object.Generation) {
@@ -297,6 +300,9 @@ func conditionsOf(r *report) []metav1.Condition {
 	}
 	all := append([]metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}, objective.Conditions(r.objectives)...)
 	all = append(all, rolloutCondition(r, r.object.Status.Conditions)...)
+	if r.draining != nil {
+		all = append(all, *r.draining)
+	}
 	return append(all, bounds.Conditions(r.bounds, r.decision, signals, r.object.Status.Conditions)...)
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -33,7 +32,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
-	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -70,6 +68,8 @@ type workload struct {
 	recordedObstacle      string    // the obstacle in the last Event
 	suspended             bool      // the last pass made no decision
 	inconsistencyRecorded bool      // the Event about conflicting signals was recorded
+	gateBackoff           backoff   // after failed writes of readiness gates
+	gatesWritten          time.Time // when they were last written
 	outage                outage
 	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
 	bounds                bounds.Keeper
@@ -199,6 +199,7 @@ type report struct {
 	bounds       *bounds.Report // nil: no decision was made
 	objectives   []objective.Report
 	record       []v1alpha1.RequestsRecord // of objectives
+	draining     *metav1.Condition         // nil: the spec has no drain
 
 	contradictions []string // of exporters about the pods, see trust.Audit
 }
@@ -388,6 +389,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	}
 	w.suspended = false
 	before := w.state
+	w.prepareDrain(&pol, &obs, r, pods)
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)
 	w.shared.meters.recordDecision(&d, spent)
@@ -395,6 +397,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	w.objectives.Observe(&p.Compiled, pods, w.shared.deps.Store, now, pol.MaxAge)
 	w.state = w.learner.Learn(&unbounded, w.state, w.past(p), now)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
+	w.drain(r, &pol, &obs, pods, now)
 	switch {
 	case !d.Changes():
 		w.advised = -1
@@ -404,10 +407,6 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
 	}
 	return spent
-}
-
-func (s *shared) readerAt(now time.Time, maxAge time.Duration) observe.Reader {
-	return observe.Reader{Values: trust.Values{Store: s.deps.Store, Devices: s.deps.Devices}, Now: now, MaxAge: maxAge}
 }
 
 // maxPause is the longest time between two decisions for which a workload counts as

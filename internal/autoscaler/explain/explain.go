@@ -99,7 +99,8 @@ func Case(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
 }
 
 func observationOf(st *v1alpha1.GPUAutoscalerStatus, sources []policy.Source, c *whatif.Case) scale.Observation {
-	o := scale.Observation{Replicas: *st.DesiredReplicas}
+	c.Policy.Drain = 0 // replicas that leave are not replicas for the signals
+	o := scale.Observation{Replicas: max(0, *st.DesiredReplicas-st.DrainingReplicas)}
 	add := func(n int32, phase scale.Phase, since time.Time) {
 		for range n {
 			o.Pods = append(o.Pods, scale.Replica{Phase: phase, Since: since, Readings: make([]scale.Reading, len(sources))})

@@ -11,13 +11,16 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
 // PodDeletionCost is the annotation by which a ReplicaSet selects the pods to delete.
@@ -54,12 +57,14 @@ func Slim(more []string) toolscache.TransformFunc {
 			return slimTemplate(o), nil
 		case *appsv1.Deployment:
 			return &appsv1.Deployment{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{
-				Replicas: o.Spec.Replicas, Selector: slimSelector(o.Spec.Selector), Template: corev1.PodTemplateSpec{Spec: slimSpec(&o.Spec.Template.Spec, more)},
+				Replicas: o.Spec.Replicas, Selector: slimSelector(o.Spec.Selector), Template: corev1.PodTemplateSpec{Spec: slimTemplateSpec(&o.Spec.Template.Spec, more)},
 			}}, nil
 		case *appsv1.StatefulSet:
 			return &appsv1.StatefulSet{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.StatefulSetSpec{
-				Replicas: o.Spec.Replicas, Selector: slimSelector(o.Spec.Selector), Template: corev1.PodTemplateSpec{Spec: slimSpec(&o.Spec.Template.Spec, more)},
+				Replicas: o.Spec.Replicas, Ordinals: o.Spec.Ordinals, Selector: slimSelector(o.Spec.Selector), Template: corev1.PodTemplateSpec{Spec: slimTemplateSpec(&o.Spec.Template.Spec, more)},
 			}}, nil
+		case *policyv1.PodDisruptionBudget:
+			return slimBudget(o), nil
 		case *appsv1.ReplicaSet:
 			return &appsv1.ReplicaSet{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.ReplicaSetSpec{Selector: slimSelector(o.Spec.Selector)}}, nil
 		case *batchv1.Job:
@@ -238,7 +243,7 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 		slim.OwnerReferences = []metav1.OwnerReference{*owner} // for kube_pod_owner
 	}
 	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady || c.Type == corev1.PodScheduled {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady || c.Type == corev1.PodScheduled || c.Type == v1alpha1.ReadinessGate && slim.Spec.ReadinessGates != nil {
 			slim.Status.Conditions = append(slim.Status.Conditions, slimCondition(c))
 		}
 	}
@@ -252,6 +257,9 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 // slimSpec keeps of a pod's spec where the pod runs, its ports and its GPUs.
 func slimSpec(spec *corev1.PodSpec, more []string) corev1.PodSpec {
 	slim := corev1.PodSpec{NodeName: spec.NodeName, HostNetwork: spec.HostNetwork, ResourceClaims: atMost(spec.ResourceClaims, maxClaims)}
+	if replica.Gated(spec) {
+		slim.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1alpha1.ReadinessGate}}
+	}
 	for i := range spec.Containers {
 		c := slimContainer(&spec.Containers[i], more)
 		if (c.Ports != nil || c.Resources.Limits != nil) && len(slim.Containers) < maxContainers {
@@ -265,6 +273,32 @@ func slimSpec(spec *corev1.PodSpec, more []string) corev1.PodSpec {
 			slim.InitContainers = append(slim.InitContainers, c)
 		}
 	}
+	return slim
+}
+
+// slimTemplateSpec also keeps how long pods take to stop.
+func slimTemplateSpec(spec *corev1.PodSpec, more []string) corev1.PodSpec {
+	slim := slimSpec(spec, more)
+	slim.TerminationGracePeriodSeconds = spec.TerminationGracePeriodSeconds
+	for i := range spec.Containers {
+		preStop, own := replica.StopTimes(&spec.Containers[i])
+		at := slices.IndexFunc(slim.Containers, func(c corev1.Container) bool { return c.Name == spec.Containers[i].Name })
+		if at >= 0 && preStop > 0 {
+			slim.Containers[at].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: preStop}}}
+		}
+		if at >= 0 && own > 0 {
+			slim.Containers[at].Args = []string{fmt.Sprintf("--shutdown-timeout=%d", own)}
+		}
+	}
+	return slim
+}
+
+// slimBudget keeps which pods a PodDisruptionBudget covers, and how many of them it allows
+// to be disrupted.
+func slimBudget(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+	slim := &policyv1.PodDisruptionBudget{ObjectMeta: slimMeta(&b.ObjectMeta), Spec: policyv1.PodDisruptionBudgetSpec{Selector: slimSelector(b.Spec.Selector)}}
+	slim.Generation = b.Generation
+	slim.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Status.ObservedGeneration, DisruptionsAllowed: b.Status.DisruptionsAllowed}
 	return slim
 }
 

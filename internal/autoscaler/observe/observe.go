@@ -40,7 +40,13 @@ func (v Reader) Observe(replicas int32, pods []*corev1.Pod, sources []policy.Sou
 			continue
 		}
 		phase, since := replica.PhaseOf(pod)
-		r := scale.Replica{Name: pod.Name, Phase: phase, Since: since, Version: replica.Version(pod), Readings: make([]scale.Reading, len(sources))}
+		r := scale.Replica{Name: pod.Name, Phase: phase, Since: since, Version: replica.Version(pod), Readings: make([]scale.Reading, len(sources)), Gated: replica.Gated(&pod.Spec)}
+		if n, ok := replica.Ordinal(pod); ok {
+			o.Ordered, r.Ordinal = true, n
+		}
+		if phase == scale.Leaving {
+			r.Out, r.InFlight = !replica.IsReady(pod), v.readInFlight(pod, sources)
+		}
 		for i := range sources {
 			r.Readings[i] = v.readSignal(pod, &sources[i])
 			if sources[i].Pace != nil {
@@ -55,6 +61,17 @@ func (v Reader) Observe(replicas int32, pods []*corev1.Pod, sources []policy.Sou
 		o.Pods = append(o.Pods, r)
 	}
 	return o
+}
+
+// readInFlight returns the requests that a pod has and has not answered. They are absent if
+// no signal counts them.
+func (v Reader) readInFlight(pod *corev1.Pod, sources []policy.Source) scale.Reading {
+	for i := range sources {
+		if len(sources[i].InFlight) > 0 {
+			return v.sumTerms(pod, sources[i].InFlight)
+		}
+	}
+	return scale.Reading{}
 }
 
 // readSignal returns a pod's reading of one signal.

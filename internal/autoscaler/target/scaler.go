@@ -38,6 +38,7 @@ type Target struct {
 	Replicas int32  // spec.replicas
 	Selector labels.Selector
 	Pods     *corev1.PodSpec // of the pod template; nil: not known
+	First    int32           // ordinal of a StatefulSet
 
 	gvk     schema.GroupVersionKind
 	version string
@@ -139,6 +140,9 @@ func (s *Scaler) readWorkload(ctx context.Context, t *Target) error {
 			return err
 		}
 		obj, selector, replicas, pods = d, d.Spec.Selector, d.Spec.Replicas, &d.Spec.Template
+		if d.Spec.Ordinals != nil {
+			t.First = d.Spec.Ordinals.Start
+		}
 	}
 	sel, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {

@@ -80,6 +80,7 @@ type engine struct {
 	policy        scale.Policy
 	sources       []source
 	countArrivals []bool        // by source
+	inFlight      source        // the requests of a pod; nil: no signal counts them
 	givenStartup  time.Duration // from the policy; 0: learned
 
 	past     []promise.Load
@@ -112,6 +113,9 @@ func newEngine(r *Replay, compiled policy.Compiled) (*engine, error) {
 			return nil, fmt.Errorf("spec.signals: %s: %w", compiled.Policy.Signals[i].Name, err)
 		}
 		e.sources, e.countArrivals = append(e.sources, src), append(e.countArrivals, s.Arrived != nil || s.Completed != nil)
+		if len(s.InFlight) > 0 && e.inFlight == nil {
+			e.inFlight = src
+		}
 	}
 	return e, nil
 }
@@ -162,6 +166,9 @@ func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 	return int(decision.Replicas), decision.Victims
 }
 
+// Leave implements service.Drainer.
+func (e *engine) Leave() []string { return e.last.Leave }
+
 // timeOf returns the time of a second of the replay.
 func timeOf(second int) time.Time { return time.Unix(int64(second), 0) }
 
@@ -191,9 +198,14 @@ func (e *engine) observe(d *service.Deployment, now int) {
 		if p.Phase == service.Pulling || p.Phase == service.Loading {
 			since = p.Bound
 		}
-		e.obs.Pods = append(e.obs.Pods, scale.Replica{
-			Name: p.Name, Phase: phaseOf(p.Phase), Since: timeOf(int(since)), Readings: readings, Paces: paces, Arrivals: arrivals,
-		})
+		r := scale.Replica{
+			Name: p.Name, Phase: phaseOf(p.Phase), Since: timeOf(int(since)), Readings: readings, Paces: paces, Arrivals: arrivals, Gated: true,
+		}
+		if p.Phase == service.Serving && p.LeftAt > 0 {
+			v, ok := e.inFlight.value(x)
+			r.Phase, r.Since, r.Out, r.InFlight = scale.Leaving, timeOf(int(p.LeftAt)), true, scale.Reading{Value: v, At: at, OK: ok}
+		}
+		e.obs.Pods = append(e.obs.Pods, r)
 	}
 }
 

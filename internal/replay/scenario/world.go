@@ -29,12 +29,15 @@ type world struct {
 	stopped   bool
 	version   string // of pods that are created
 	created   int
+	drains
 }
 
 type pod struct {
 	name, version string
 	phase         scale.Phase
 	since         time.Time
+	leftAt        time.Time // when a serving pod left the endpoints; zero: it did not
+	ungated       bool
 }
 
 // timelineStart is time 0 of the timeline. The pods of the first line have been in
@@ -97,6 +100,12 @@ func (w *world) assign(s assignment, now time.Time) (err error) {
 		w.policy.Startup, err = parseTime(s.value)
 	case "version":
 		w.version = s.value
+	case "ungated":
+		w.ungated = true
+	case "ordered":
+		w.ordered = true
+	case "disruptions":
+		w.budget, err = parseBudget(s.value)
 	case "age":
 		w.age, err = time.ParseDuration(s.value)
 	case "frozen":
@@ -143,7 +152,7 @@ func (w *world) reconcilePods(now time.Time) {
 	}
 	for _, p := range phases {
 		for w.shortage(p.phase) > 0 {
-			w.pods = append(w.pods, pod{fmt.Sprintf("pod-%d", w.created), w.version, p.phase, now})
+			w.pods = append(w.pods, pod{name: fmt.Sprintf("pod-%d", w.created), version: w.version, phase: p.phase, since: now, ungated: w.ungated})
 			w.created++
 		}
 	}
@@ -204,6 +213,7 @@ func (w *world) decide(at time.Duration) scale.Decision {
 	w.compiled.Apply(&p, now, timelineStart)
 	d, state := scale.Decide(p, w.observe(now), w.state, now)
 	w.state, w.replicas = state, d.Replicas
+	w.applyDrain(&d, now)
 	return d
 }
 
@@ -213,13 +223,14 @@ func (w *world) observe(now time.Time) scale.Observation {
 	if w.stopped {
 		measured = w.frozen
 	}
-	o := scale.Observation{Replicas: w.replicas}
+	o := scale.Observation{Replicas: w.replicas, Ordered: w.ordered, Disruptions: w.budget}
 	index := map[scale.Phase]int{}
 	for _, p := range w.pods {
 		r := scale.Replica{Name: p.name, Version: p.version, Phase: p.phase, Since: p.since, Readings: w.groups[p.phase].readings(index[p.phase], measured)}
 		if p.phase == scale.Serving {
 			w.addServerReadings(&r, index[p.phase], measured)
 		}
+		w.observeDrain(&r, &p, now)
 		if p.phase != scale.Terminating || o.Version == "" {
 			o.Version = p.version
 		}

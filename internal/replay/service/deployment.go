@@ -38,6 +38,13 @@ type Autoscaler interface {
 	Decide(d *Deployment, now int) (replicas int, victims []string)
 }
 
+// Drainer is an autoscaler that takes pods out of the endpoints before it removes them.
+type Drainer interface {
+	// Leave returns the names of the pods that are out of the endpoints after the last
+	// Decide.
+	Leave() []string
+}
+
 // Unchanged is the result of a Decide that changes nothing.
 const Unchanged = -1
 
@@ -221,6 +228,29 @@ func (d *Deployment) scale(replicas int, victims []string) {
 	}
 }
 
+// leave takes these pods out of the endpoints, and has all others serve.
+func (d *Deployment) leave(names []string) {
+	changed := false
+	for _, p := range d.pods {
+		leaves := p.Phase == Serving && slices.Contains(names, p.Name)
+		switch {
+		case leaves && p.LeftAt == 0:
+			p.LeftAt, changed = float64(d.now), true
+		case !leaves && p.LeftAt > 0 && p.Phase == Serving:
+			p.LeftAt, changed = 0, true
+		}
+	}
+	if !changed {
+		return
+	}
+	d.ready = d.ready[:0]
+	for _, p := range d.pods {
+		if p.Phase == Serving && p.LeftAt == 0 {
+			d.ready = append(d.ready, p)
+		}
+	}
+}
+
 // delete deletes n pods: first the victims, then in the order of the ReplicaSet controller
 // (unscheduled, pending, not ready, youngest).
 func (d *Deployment) delete(n int, victims []string) {
@@ -252,6 +282,6 @@ func (d *Deployment) delete(n int, victims []string) {
 			p.Phase = Deleted
 		}
 	}
-	d.ready = slices.DeleteFunc(d.ready, func(p *Pod) bool { return p.Phase != Serving })
+	d.ready = slices.DeleteFunc(d.ready, func(p *Pod) bool { return p.Phase != Serving || p.LeftAt > 0 })
 	d.pods = slices.DeleteFunc(d.pods, func(p *Pod) bool { return p.Phase == Deleted })
 }

@@ -11,6 +11,7 @@ import (
 type decision struct {
 	replicas    int
 	victims     []string
+	leave       []string // the pods that are out of the endpoints
 	autoscalers []Autoscaler
 }
 
@@ -35,6 +36,7 @@ func (d *Deployment) decide(now int) (forks []*Deployment) {
 }
 
 func (d *Deployment) apply(x *decision) {
+	d.leave(x.leave)
 	if x.replicas != d.replicas {
 		d.scale(x.replicas, x.victims)
 	}
@@ -49,10 +51,16 @@ func (d *Deployment) decisions(now int) []decision {
 		if replicas < 0 || replicas == d.replicas {
 			replicas, victims = d.replicas, nil
 		}
-		k := slices.IndexFunc(out, func(x decision) bool { return x.replicas == replicas && slices.Equal(x.victims, victims) })
+		var leave []string
+		if e, ok := a.(Drainer); ok {
+			leave = e.Leave()
+		}
+		k := slices.IndexFunc(out, func(x decision) bool {
+			return x.replicas == replicas && slices.Equal(x.victims, victims) && slices.Equal(x.leave, leave)
+		})
 		if k < 0 {
 			k = len(out)
-			out = append(out, decision{replicas: replicas, victims: victims})
+			out = append(out, decision{replicas: replicas, victims: victims, leave: leave})
 		}
 		index = append(index, k)
 	}

@@ -27,6 +27,7 @@ type Pod struct {
 	Phase   Phase
 	Created float64
 	Since   float64 // start of the phase
+	LeftAt  float64 // when a serving pod left the endpoints; 0: it did not
 	StartTimes
 
 	replica

@@ -62,7 +62,8 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	return c, errs.ToAggregate()
 }
 
-// compileStartupAndBudget translates spec.startup and spec.budget, if they are set.
+// compileStartupAndBudget translates spec.startup, spec.budget and spec.drain, if they are
+// set.
 func compileStartupAndBudget(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
 	if s := spec.Startup; s != nil && s.ExpectedSeconds != nil {
 		p.Startup = seconds(*s.ExpectedSeconds)
@@ -74,6 +75,11 @@ func compileStartupAndBudget(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, 
 		p.MaxGPUs = *b.MaxGPUs
 		if p.MaxGPUs < 1 {
 			errs = append(errs, field.Invalid(path.Child("budget", "maxGPUs"), p.MaxGPUs, "must be at least 1"))
+		}
+	}
+	if d := spec.Drain; d != nil {
+		if p.Drain = seconds(d.MaxSeconds); d.MaxSeconds < 1 || d.MaxSeconds > maxDrainSeconds {
+			errs = append(errs, field.Invalid(path.Child("drain", "maxSeconds"), d.MaxSeconds, "must lie between 1 and 7200"))
 		}
 	}
 	return errs
@@ -115,6 +121,7 @@ const (
 	maxPolicies      = 16
 	maxWindowSeconds = 3600
 	maxToZeroSeconds = 86400
+	maxDrainSeconds  = 7200
 )
 
 func compileSignals(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {

@@ -200,8 +200,9 @@ func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Er
 		}
 	}
 	src.Arrived, src.Completed = p.arrived, p.completed
+	src.InFlight = []Term{withoutRates(p.running), withoutRates(p.waiting)}
 	add(requests, p.running, p.waiting)
-	src.Pace, src.Misses, src.Over, src.Arrived, src.Completed = nil, nil, 0, nil, nil
+	src.Pace, src.Misses, src.Over, src.Arrived, src.Completed, src.InFlight = nil, nil, 0, nil, nil, nil
 	if p.kvCache != nil {
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, inPercent(p.kvCache))
 	}
@@ -276,6 +277,11 @@ func latencySeconds(d *metav1.Duration, path *field.Path, example string) (float
 		return 0, field.Invalid(path, d.Duration.String(), "must be greater than 0, such as "+example)
 	}
 	return d.Seconds(), nil
+}
+
+// withoutRates returns the gauges of a term.
+func withoutRates(t Term) Term {
+	return slices.DeleteFunc(slices.Clone(t), func(m PodMetric) bool { return m.Rate })
 }
 
 // inPercent returns a copy of a term of shares from 0 to 1 that reads them in percent.

@@ -38,7 +38,7 @@ var shapes = map[string]shape{
 	"minReplicas":       whole, "maxReplicas": whole, "maxGPUs": whole,
 	"duration": {isDuration, `want a duration with its unit, such as "90m"`},
 	"replicas": whole, "until": {isTime, `want a time, such as "2026-11-24T18:00:00Z"`},
-	"expectedSeconds": whole, "stabilizationWindowSeconds": whole, "periodSeconds": whole,
+	"expectedSeconds": whole, "stabilizationWindowSeconds": whole, "periodSeconds": whole, "maxSeconds": whole,
 }
 
 func isQuantity(v any) bool {

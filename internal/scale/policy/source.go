@@ -52,6 +52,11 @@ type Source struct {
 	// then the increase of Completed plus the increase of Terms, which are gauges.
 	// Both are nil if the server counts neither.
 	Arrived, Completed Term // Pods
+
+	// InFlight counts the requests that a server has and has not answered: Terms, without
+	// those that are rates. A request of a minute adds nothing to a rate until it ends.
+	// nil: the signal does not count requests.
+	InFlight []Term // Pods
 }
 
 // Pace holds the rates of the _sum and _count series of two histograms: the time

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -27,6 +28,9 @@ func PhaseOf(pod *corev1.Pod) (scale.Phase, time.Time) {
 	created := pod.CreationTimestamp.Time
 	if pod.DeletionTimestamp != nil {
 		return scale.Terminating, pod.DeletionTimestamp.Time
+	}
+	if c := Gate(pod); c != nil && c.Status == corev1.ConditionFalse && c.Reason == v1alpha1.ReasonDraining {
+		return scale.Leaving, c.LastTransitionTime.Time
 	}
 	since := created
 	for i := range pod.Status.Conditions {

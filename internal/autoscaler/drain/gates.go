@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drain
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
+)
+
+const (
+	// unclaimed is how long a pod may be out of the endpoints without a GPUAutoscaler that
+	// wants it: longer than a new leader takes to decide about all of them.
+	unclaimed = 30 * time.Second
+	// sweepEvery is the time between two looks at pods that wait.
+	sweepEvery = time.Second
+	// workers bounds the parallel writes of gates, and perSweep those that one look begins:
+	// pods of other namespaces are served in turn.
+	workers, perSweep = 4, 256
+	// firstRetry and lastRetry bound the time until a failed write is repeated.
+	firstRetry, lastRetry = time.Second, 30 * time.Second
+	writeTimeout          = 5 * time.Second
+)
+
+// Deps holds the collaborators of Gates.
+type Deps struct {
+	Client  client.Client
+	Writes  *queries.Slots // with the pod's namespace as payer
+	Leading func() bool
+	Log     *slog.Logger
+}
+
+// Gates keeps the readiness gate of every pod that declares it open, whether a
+// GPUAutoscaler scales the pod or not, unless one claims that it leaves. Only the leader
+// writes.
+type Gates struct {
+	deps Deps
+	wake chan struct{}
+
+	mu     sync.Mutex
+	closed map[types.UID]*closed // pods whose gate is not open
+	claims map[types.UID]time.Time
+	failed string // the last error that was logged; empty: the last write succeeded
+}
+
+// closed is a pod whose gate is not open.
+type closed struct {
+	namespace, name string
+	uid             types.UID
+	draining        bool      // by a scale-down, else nobody has set the condition yet
+	since           time.Time // when this replica of the controller, as the leader, found it so without a claim; zero: not yet
+	failures        int
+	next            time.Time // not to be written before
+}
+
+// NewGates makes Gates. Run has to run.
+func NewGates(deps Deps) *Gates {
+	return &Gates{deps: deps, wake: make(chan struct{}, 1), closed: map[types.UID]*closed{}, claims: map[types.UID]time.Time{}}
+}
+
+// PodChanged handles a change of a pod, as Controller.PodChanged does. It does not block.
+func (g *Gates) PodChanged(old, pod *corev1.Pod) {
+	if pod == nil || old != nil && old.UID != pod.UID {
+		if old != nil {
+			g.forget(old.UID)
+		}
+		if pod == nil {
+			return
+		}
+	}
+	if !replica.Gated(&pod.Spec) {
+		return
+	}
+	c := replica.Gate(pod)
+	ours := c == nil || c.Status == corev1.ConditionFalse && c.Reason == v1alpha1.ReasonDraining
+	if !ours || pod.DeletionTimestamp != nil || replica.Finished(pod) {
+		g.forget(pod.UID) // open, or somebody else has closed it
+		return
+	}
+	g.mu.Lock()
+	x := g.closed[pod.UID]
+	if x == nil {
+		x = &closed{namespace: pod.Namespace, name: pod.Name, uid: pod.UID}
+		g.closed[pod.UID] = x
+	}
+	x.draining = c != nil
+	g.mu.Unlock()
+	if c == nil {
+		select {
+		case g.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (g *Gates) forget(uid types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.closed, uid)
+	delete(g.claims, uid)
+}
+
+// Claim says that a GPUAutoscaler wants these pods to be out of the endpoints. It has to be
+// repeated.
+func (g *Gates) Claim(pods []types.UID, now time.Time) {
+	if len(pods) == 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, uid := range pods {
+		g.claims[uid] = now
+	}
+}
+
+// Run opens gates until ctx is done.
+func (g *Gates) Run(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.wake:
+		case <-tick.C:
+		}
+		g.sweep(ctx, time.Now())
+	}
+}
+
+// sweep opens the gates that are due, and returns when it has.
+func (g *Gates) sweep(ctx context.Context, now time.Time) {
+	var writes sync.WaitGroup
+	next := make(chan *closed)
+	for range workers {
+		writes.Go(func() {
+			for x := range next {
+				g.open(ctx, x)
+			}
+		})
+	}
+	for _, x := range g.due(now) {
+		next <- x
+	}
+	close(next)
+	writes.Wait()
+}
+
+// due returns the pods whose gate is to be opened now, of all namespaces in turn.
+func (g *Gates) due(now time.Time) (out []*closed) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for uid, at := range g.claims {
+		if now.Sub(at) > unclaimed {
+			delete(g.claims, uid)
+		}
+	}
+	if !g.deps.Leading() {
+		for _, x := range g.closed {
+			x.since = time.Time{}
+		}
+		return nil
+	}
+	byNamespace := map[string][]*closed{}
+	for uid, x := range g.closed {
+		if _, claimed := g.claims[uid]; x.draining && claimed {
+			x.since = time.Time{}
+			continue
+		}
+		if x.since.IsZero() || x.since.After(now) {
+			x.since = now
+		}
+		if x.draining && now.Sub(x.since) < unclaimed || now.Before(x.next) {
+			continue
+		}
+		byNamespace[x.namespace] = append(byNamespace[x.namespace], x)
+	}
+	for turn := 0; len(byNamespace) > 0 && len(out) < perSweep; turn++ {
+		for name, list := range byNamespace {
+			if turn == 0 {
+				slices.SortFunc(list, func(a, b *closed) int { return cmp.Or(a.next.Compare(b.next), cmp.Compare(a.name, b.name)) })
+			}
+			if turn >= len(list) {
+				delete(byNamespace, name)
+				continue
+			}
+			out = append(out, list[turn])
+		}
+	}
+	return out
+}
+
+// open opens the gate of a pod, and sets when a failed write is repeated. One that
+// succeeded is repeated too, until the pod is seen with an open gate.
+func (g *Gates) open(ctx context.Context, x *closed) {
+	done, err := g.deps.Writes.Acquire(ctx, queries.Request{Payer: x.namespace})
+	if err != nil {
+		return // ctx is done
+	}
+	err = g.write(ctx, x.namespace, x.name, x.uid, true)
+	done()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err == nil {
+		x.failures = 0
+	}
+	x.next = time.Now().Add(min(firstRetry<<min(x.failures, 10), lastRetry))
+	text := ""
+	if err != nil && ctx.Err() == nil {
+		x.failures++
+		text = err.Error()
+	}
+	if text != "" && g.failed == "" {
+		g.deps.Log.Warn("cannot open a readiness gate, the pod stays unready", "namespace", x.namespace, "pod", x.name, "err", err)
+	}
+	g.failed = text
+}
+
+// Write opens or closes the readiness gate of a pod.
+func (g *Gates) Write(ctx context.Context, pod *corev1.Pod, open bool) error {
+	return g.write(ctx, pod.Namespace, pod.Name, pod.UID, open)
+}
+
+func (g *Gates) write(ctx context.Context, namespace, name string, uid types.UID, open bool) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	c := corev1.PodCondition{
+		Type: v1alpha1.ReadinessGate, Status: corev1.ConditionTrue, Reason: v1alpha1.ReasonInService,
+		LastTransitionTime: metav1.Now(),
+	}
+	if !open {
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, v1alpha1.ReasonDraining, "a scale-down removes the pod once its requests are finished"
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": uid},
+		"status": map[string]any{"conditions": []any{map[string]any{
+			"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastTransitionTime": c.LastTransitionTime,
+		}}},
+	})
+	if err != nil {
+		return err
+	}
+	named := &corev1.Pod{}
+	named.Namespace, named.Name = namespace, name
+	err = g.deps.Client.Status().Patch(ctx, named, client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
+)
+
+func gated(namespace, name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name), Labels: map[string]string{"app": "chat"}},
+		Spec:       corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: v1alpha1.ReadinessGate}}},
+	}
+}
+
+// rig is Gates on a fake API server whose informer delivers at once.
+type rig struct {
+	*Gates
+	client  client.Client
+	ctx     context.Context // of the bubble
+	mu      sync.Mutex
+	leading bool
+	fails   error
+	writes  []string // names of pods, in order
+	pods    map[string]*corev1.Pod
+}
+
+func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{leading: true, pods: map[string]*corev1.Pod{}}
+	b := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&corev1.Pod{})
+	for _, p := range pods {
+		b = b.WithObjects(p)
+	}
+	r.client = b.WithInterceptorFuncs(interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			r.mu.Lock()
+			r.writes = append(r.writes, obj.GetNamespace()+"/"+obj.GetName())
+			fails := r.fails
+			r.mu.Unlock()
+			if fails != nil {
+				return fails
+			}
+			if err := c.SubResource(sub).Patch(ctx, obj, patch, opts...); err != nil {
+				return err
+			}
+			r.see(obj.(*corev1.Pod).DeepCopy())
+			return nil
+		},
+	}).Build()
+	r.Gates = NewGates(Deps{Client: r.client, Writes: queries.NewSlots(queries.ForWrites()), Leading: func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.leading
+	}, Log: slog.New(slog.DiscardHandler)})
+	for _, p := range pods {
+		r.see(p)
+	}
+	return r
+}
+
+func (r *rig) see(pod *corev1.Pod) {
+	r.mu.Lock()
+	key := pod.Namespace + "/" + pod.Name
+	old := r.pods[key]
+	r.pods[key] = pod
+	r.mu.Unlock()
+	r.PodChanged(old, pod)
+}
+
+// take returns the names of the pods that were written since the last call. Later writes
+// fail with an error.
+func (r *rig) take(fails error) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.writes
+	r.writes, r.fails = nil, fails
+	return out
+}
+
+func (r *rig) gate(key string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := replica.Gate(r.pods[key])
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + " " + c.Reason
+}
+
+// in runs f in a bubble while the Gates run.
+func in(t *testing.T, pods []*corev1.Pod, f func(r *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pods...)
+		ctx, cancel := context.WithCancel(t.Context())
+		r.ctx = ctx
+		var runs sync.WaitGroup
+		runs.Go(func() { r.Run(ctx) })
+		f(r)
+		cancel()
+		runs.Wait()
+	})
+}
+
+// A pod that declares the gate is ready as soon as its containers are, whether a
+// GPUAutoscaler scales it or not. Other pods are left alone.
+func TestGatesOpenAtOnce(t *testing.T) {
+	other := gated("llm", "other")
+	other.Spec.ReadinessGates = nil
+	held := gated("llm", "held")
+	held.Status.Conditions = []corev1.PodCondition{{Type: v1alpha1.ReadinessGate, Status: corev1.ConditionFalse, Reason: "Maintenance"}}
+	in(t, []*corev1.Pod{gated("llm", "chat"), other, held}, func(r *rig) {
+		synctest.Wait()
+		if got := r.gate("llm/chat"); got != "True InService" {
+			t.Errorf("gate %q", got)
+		}
+		r.see(gated("llm", "later"))
+		if err := r.client.Create(r.ctx, gated("llm", "later")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := r.gate("llm/later"); got != "True InService" {
+			t.Errorf("gate of a later pod %q", got)
+		}
+		if got := r.gate("llm/held"); got != "False Maintenance" {
+			t.Errorf("a gate that somebody else has closed is %q", got)
+		}
+		if r.gate("llm/other") != "" {
+			t.Error("a pod without the gate has a condition")
+		}
+	})
+}
+
+// A pod that a GPUAutoscaler drains stays out of the endpoints for as long as it is
+// claimed, over a change of leaders. Nobody's is back after half a minute.
+func TestGatesOfDrainingPods(t *testing.T) {
+	in(t, []*corev1.Pod{gated("llm", "chat")}, func(r *rig) {
+		synctest.Wait()
+		r.mu.Lock()
+		pod := r.pods["llm/chat"]
+		r.mu.Unlock()
+		if err := r.Write(r.ctx, pod, false); err != nil {
+			t.Fatal(err)
+		}
+		for range 120 {
+			r.Claim([]types.UID{pod.UID}, time.Now())
+			time.Sleep(time.Second)
+		}
+		if got := r.gate("llm/chat"); got != "False Draining" {
+			t.Fatalf("gate %q while it is claimed", got)
+		}
+		r.mu.Lock()
+		r.leading = false
+		r.mu.Unlock()
+		time.Sleep(time.Hour)
+		if got := r.gate("llm/chat"); got != "False Draining" {
+			t.Errorf("gate %q, written by a replica that does not lead", got)
+		}
+		r.mu.Lock()
+		r.leading = true
+		r.mu.Unlock()
+		time.Sleep(unclaimed - time.Second)
+		if got := r.gate("llm/chat"); got != "False Draining" {
+			t.Errorf("gate %q before the new leader can have decided", got)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if got := r.gate("llm/chat"); got != "True InService" {
+			t.Errorf("gate %q of a pod that nobody drains", got)
+		}
+	})
+}
+
+// A tenant with thousands of pods that declare the gate delays another tenant's pod by
+// less than one round of writes. Writes that fail are repeated, less and less often.
+func TestGatesAreFair(t *testing.T) {
+	var pods []*corev1.Pod
+	for i := range 2000 {
+		pods = append(pods, gated("hostile", fmt.Sprintf("p%04d", i)))
+	}
+	pods = append(pods, gated("llm", "chat"))
+	in(t, pods, func(r *rig) {
+		synctest.Wait()
+		at := -1
+		for i, name := range r.take(nil) {
+			if name == "llm/chat" {
+				at = i
+			}
+		}
+		if at < 0 || at > perSweep/2 {
+			t.Errorf("the other tenant's pod is written as number %d", at)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := r.gate("hostile/p1999"); got != "True InService" {
+			t.Errorf("gate %q", got)
+		}
+		r.take(errors.New("pods/status: forbidden"))
+		r.see(gated("llm", "new"))
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if n := len(r.take(nil)); n < 5 || n > 20 {
+			t.Errorf("%d attempts in five minutes", n)
+		}
+	})
+}
+
+func TestDisruptions(t *testing.T) {
+	var d Disruptions
+	pods := []*corev1.Pod{gated("llm", "chat")}
+	seen := func() scale.Observation {
+		o := scale.Observation{Pods: []scale.Replica{{Name: "chat"}}}
+		d.Apply(&o, "llm", pods)
+		return o
+	}
+	if o := seen(); !o.DisruptionsLost {
+		t.Error("budgets are known before they were listed")
+	}
+	d.SetListed()
+	if o := seen(); o.DisruptionsLost || len(o.Pods[0].Disrupts) > 0 {
+		t.Errorf("without budgets: %+v", o)
+	}
+	b := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "one", Generation: 2},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "chat"}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1, ObservedGeneration: 2},
+	}
+	d.Changed(b, false)
+	if o := seen(); len(o.Pods[0].Disrupts) != 1 || o.Disruptions[0].Allowed != 1 {
+		t.Errorf("%+v", o)
+	}
+	b.Generation = 3
+	d.Changed(b, false)
+	if o := seen(); o.Disruptions[0].Allowed != 0 {
+		t.Error("a status of an earlier spec counts")
+	}
+	b.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "bad"}}}
+	b.Generation = 2
+	d.Changed(b, false)
+	if o := seen(); len(o.Pods[0].Disrupts) != 1 || o.Disruptions[0].Allowed != 0 {
+		t.Errorf("a selector that cannot be read: %+v", o)
+	}
+	d.Changed(b, true)
+	if o := seen(); len(o.Pods[0].Disrupts) != 0 {
+		t.Errorf("deleted: %+v", o)
+	}
+	for i := range maxBudgets + 1 {
+		b := b.DeepCopy()
+		b.Name = fmt.Sprint(i)
+		d.Changed(b, false)
+	}
+	if o := seen(); !o.DisruptionsLost {
+		t.Error("too many budgets are evaluated")
+	}
+}
+
+func TestCondition(t *testing.T) {
+	f := func(want string, change func(*Case)) {
+		t.Helper()
+		c := &Case{Decision: &scale.Decision{}, Pods: []*corev1.Pod{gated("llm", "chat")}, Sources: []policy.Source{{InFlight: []policy.Term{{}}}}}
+		change(c)
+		if got := Condition(c); string(got.Status)+" "+got.Reason != want || got.Message == "" {
+			t.Errorf("%s %s: %q, want %s", got.Status, got.Reason, got.Message, want)
+		}
+	}
+	f("False NotDraining", func(*Case) {})
+	f("True Draining", func(c *Case) { c.Decision.Leaving = 1 })
+	f("False NoReadinessGate", func(c *Case) { c.Pods[0].Spec.ReadinessGates = nil })
+	f("False RequestsNotCounted", func(c *Case) { c.Sources = nil })
+	f("False PodDisruptionBudget", func(c *Case) {
+		c.Decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: scale.Facts{By: "one"}}}
+	})
+	f("False ReadinessGateNotWritten", func(c *Case) { c.Failure, c.Decision.Leaving = "forbidden", 1 })
+	f("False GracePeriodTooShort", func(c *Case) {
+		c.Template = &corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Args: []string{"--shutdown-timeout=120"}}}}
+	})
+}
