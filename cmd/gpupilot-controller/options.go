@@ -25,26 +25,24 @@ import (
 
 // config holds the values of flags and environment variables.
 type config struct {
-	kubeconfig  string
-	namespace   string
-	service     string // NAME[:PORT] while flags are read, then NAME
-	servicePort int32
+	kubeconfig, namespace string
+	service               string // NAME[:PORT] while flags are read, then NAME
+	servicePort           int32
 
 	address        string
 	pageAuth       string
+	gpuPrice       float64 // USD of a GPU-hour
 	pageHosts      []string
 	metricsAddress string
 	securePort     int
-	certFile       string
-	keyFile        string
 	apiServices    bool
 
-	interval time.Duration
-	window   time.Duration
-	memory   string // of the windows, a quantity
+	certFile, keyFile string
 
-	historyMemory string // a quantity
-	historyDir    string
+	interval, window time.Duration
+	memory           string // of the windows, a quantity
+
+	historyMemory, historyDir string // a quantity, a path
 
 	roles       []string
 	agents      string
@@ -181,6 +179,7 @@ func (c *config) mainRows() []option {
 		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", flags.IsAddress(&c.address)},
 		{"page-auth", &c.pageAuth, "access to the page's contents and /metrics: token (a Kubernetes token; users see the namespaces in which they may get GPUAutoscalers) or none (everybody; only for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
 		{"page-hosts", &c.pageHosts, "`names` by which browsers reach the page with --page-auth=none, beside localhost and IP addresses, such as gpu.example.com; *: any name. Other names are refused, because a website could use them to read the page (DNS rebinding)", nil},
+		{"gpu-price", &c.gpuPrice, "USD of a GPU-hour, for the costs of idle-held GPUs on the page, in its JSON and on /metrics; 0: unknown", flags.Between(&c.gpuPrice, 0, 1e6)},
 		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", flags.IsIPOrEmpty(&c.metricsAddress)},
 		{"secure-port", &c.securePort, "`port` of the metrics API", flags.Between(&c.securePort, 0, 65535)},
 		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: self-signed, stored in a Secret)", nil},

@@ -130,6 +130,8 @@ func TestBadOptions(t *testing.T) {
 	f(nil, []string{"--gpu-resources", "gpu"}, "--gpu-resources", "such as example.com/gpu")
 	f(nil, []string{"--agent-selector", "a b"}, "--agent-selector", "label selector")
 	f(nil, []string{"--page-auth", "basic"}, "--page-auth", `"basic"`, "token, none")
+	f(nil, []string{"--gpu-price", "NaN"}, "--gpu-price", "want a value from 0")
+	f(nil, []string{"--gpu-price", "-1"}, "--gpu-price", "want a value from 0")
 	f(nil, []string{"--agent-scheme", "ftp"}, "--agent-scheme", "http, https")
 	f(nil, []string{"--address", "8080"}, "--address", "host:port")
 	f(nil, []string{"--secure-address", "localhost"}, "--secure-address", "IP address")

@@ -63,6 +63,7 @@ func (p *program) makePage() error {
 		p.page = webui.New(source, webui.Tokens(reviewer))
 		p.registry.MustRegister(meter.Func(reviewer.Meter))
 	}
+	p.page.Price = p.cfg.gpuPrice
 	p.registry.MustRegister(meter.Func(p.page.Meter))
 	p.mux, p.conns = http.NewServeMux(), connlimit.New(maxConnections)
 	p.mux.Handle("/", p.page.Handler())

@@ -47,7 +47,7 @@ func ruleFiles() []ruleFile {
 	return []ruleFile{
 		{"gpu", []group{{"gpupilot-gpu-errors", append(lostAlerts(), errorAlerts()...)}, {"gpupilot-gpu-use", useAlerts()}}},
 		{"agent", []group{{"gpupilot-agent", agentAlerts()}}},
-		{"autoscaler", []group{{"gpupilot-autoscaler", autoscalerAlerts()}, {"gpupilot-controller", controllerAlerts()}}},
+		{"autoscaler", []group{{"gpupilot-autoscaler", autoscalerAlerts()}, {"gpupilot-idle", idleAlerts()}, {"gpupilot-controller", controllerAlerts()}}},
 	}
 }
 

@@ -70,6 +70,20 @@ func autoscalerAlerts() []alert {
 	}
 }
 
+// idleAlerts say which teams hold GPUs that they do not use: more than one on the mean of a day, and more than half of what
+// they hold. Both replicas of the controller count, so the higher one is taken.
+func idleAlerts() []alert {
+	day := func(metric string) string {
+		return by("max", "cluster, namespace", "increase(gpupilot_namespace_"+metric+"_gpu_seconds_total[1d])")
+	}
+	return []alert{{
+		name: "GPUPilotIdleHeldGPUs", hold: "1h", severity: info, runbook: "idle-held",
+		expr:        day("idle_held") + " / 86400 > 1\nand\n" + day("idle_held") + " > 0.5 * " + day("held"),
+		summary:     "Namespace {{ $labels.namespace }} holds GPUs that it does not use",
+		description: `Serving pods of the namespace {{ $labels.namespace }} held {{ $value | printf "%.1f" }} GPUs on the mean of the last day without using them. That is more than half of what they held.`,
+	}}
+}
+
 // burnAlert is that of the SRE workbook: the error budget burns faster than a rate in a long
 // window and, so that the alert ends soon, in a short one.
 func burnAlert(name string, severity severity, long, short, rate, hold, until string) alert {

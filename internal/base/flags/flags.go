@@ -57,6 +57,8 @@ func (o *Option) addTo(fs *pflag.FlagSet) {
 	switch p := o.Bind.(type) {
 	case *string:
 		fs.StringVarP(p, o.Name, alias, *p, help)
+	case *float64:
+		fs.Float64VarP(p, o.Name, alias, *p, help)
 	case *int:
 		fs.IntVarP(p, o.Name, alias, *p, help)
 	case *bool:
@@ -154,7 +156,7 @@ func OneOf(p *string, allowed ...string) func() error {
 // Between checks that a value is from lo to hi.
 func Between[T cmp.Ordered](p *T, lo, hi T) func() error {
 	return func() error {
-		if *p < lo || *p > hi {
+		if !(*p >= lo && *p <= hi) { // also NaN
 			return fmt.Errorf("want a value from %v to %v", lo, hi)
 		}
 		return nil

@@ -113,6 +113,7 @@ type Allocations struct {
 	Code    int                     `json:"code"`
 	Data    []map[string]Allocation `json:"data"`    // one set, by name
 	Omitted int                     `json:"omitted"` // of the smallest
+	Price   float64                 `json:"usdPerGPUHour,omitempty"`
 }
 
 // mostAllocations bounds an answer.
@@ -123,7 +124,7 @@ type account struct {
 	window  time.Duration
 	subject history.Subject
 	csv     bool
-	price   float64 // USD of a GPU-hour; 0: not given
+	price   float64 // USD of a GPU-hour; 0: that of the page
 }
 
 func parseAccount(q url.Values) (a account, err error) {
@@ -186,6 +187,9 @@ func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer)
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
+	if a.price == 0 {
+		a.price = p.Price
+	}
 	give, ok := p.slot(r.Context())
 	if !ok {
 		p.refuseAnswer(w, errBusy)
@@ -218,7 +222,7 @@ func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer)
 	for _, x := range list {
 		set[x.Name] = x
 	}
-	writeJSON(w, http.StatusOK, Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted})
+	writeJSON(w, http.StatusOK, Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted, Price: a.price})
 }
 
 func writeAllocationCSV(w http.ResponseWriter, list []Allocation) {

@@ -16,12 +16,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
-func (f fixed) GPUHours(_, _ time.Time) []GPUHours {
+// GPUHours of two weeks have a first week of which the namespace a used 90 of 100 GPU-hours.
+func (f fixed) GPUHours(from, to time.Time) []GPUHours {
+	more, used := 0.0, 0.0
+	if to.Sub(from) > 7*24*time.Hour {
+		more, used = 100, 90
+	}
 	hours := func(ns, kind, name string, allocated, active float64) GPUHours {
 		return GPUHours{history.Workload{Namespace: ns, Kind: kind, Name: name}, 600, allocated, active}
 	}
 	return []GPUHours{
-		hours("a", history.KindNamespace, "a", 100, 60), hours("a", "Deployment", "chat", 80, 60), hours("a", "StatefulSet", "notebook", 20, 0),
+		hours("a", history.KindNamespace, "a", 100+more, 60+used), hours("a", "Deployment", "chat", 80, 60), hours("a", "StatefulSet", "notebook", 20, 0),
 		hours("b", history.KindNamespace, "b", 10, 10), hours("b", "Deployment", "secret", 10, 10),
 	}
 }
@@ -97,4 +102,22 @@ func TestAllocations(t *testing.T) {
 	if w := ask(h, "/api/v1/allocation"); w.Code != http.StatusUnauthorized {
 		t.Errorf("nobody: %d", w.Code)
 	}
+}
+
+// The page's price is that of requests without one.
+func TestPriceOfThePage(t *testing.T) {
+	p := New(fixed{fleet()}, nil)
+	p.Price = 2
+	f := func(path string, want ...string) {
+		t.Helper()
+		body := ask(p.Handler(), path).Body.String()
+		for _, w := range want {
+			if !strings.Contains(body, w) {
+				t.Errorf("%s: no %s in %s", path, w, body)
+			}
+		}
+	}
+	f("/api/v1/allocation?aggregate=namespace", `"gpuIdleCost":80`, `"usdPerGPUHour":2`)
+	f("/api/v1/allocation?aggregate=namespace&price=3", `"gpuIdleCost":120`, `"usdPerGPUHour":3`)
+	f("/api/v1/holders", `"usdPerGPUHour":2`)
 }

@@ -99,3 +99,26 @@ func TestBrowserWeight(t *testing.T) {
 		}
 	}
 }
+
+// The fleet's view sums up the week in words, beside the week before, and has costs where the controller has a price.
+func TestBrowserCosts(t *testing.T) {
+	b := openBrowser(t)
+	p := New(fixed{largeFleet(20)}, nil)
+	url := servePage(t, p)
+	b.size(1280, 900, "light")
+	week := func(text string) string {
+		return fmt.Sprintf(`document.querySelector("#hours-sum").innerText.replace(/\u202f/g, " ") === %q`, text)
+	}
+	b.do(chromedp.Navigate(url + "#fleet"))
+	b.wants(week("Serving pods held 110 GPU-hours, 40.0 of them without using the GPU: 36 %. The most: a with 40.0. In the 7 days before it was 10 %, less than now."))
+	b.wants(`document.querySelectorAll("#hours-box .usd, #holders-box .usd").length > 2 && [...document.querySelectorAll("#hours-box .usd, #holders-box .usd")].every((x) => x.hidden)`)
+	q := New(fixed{largeFleet(20)}, nil)
+	q.Price = 2.5
+	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(servePage(t, q)+"#fleet"))
+	b.wants(week("Serving pods held 110 GPU-hours ($275), 40.0 of them without using the GPU: 36 %, $100. The most: a with 40.0. In the 7 days before it was 10 %, less than now."))
+	b.wants(`document.querySelector("#hours tr td.usd").innerText === "$100" && !document.querySelector("#hours tr td.usd").hidden`)
+	b.shoot("costs")
+	b.size(360, 900, "dark")
+	b.wants("innerWidth === 360")
+	b.fits("costs on a phone")
+}

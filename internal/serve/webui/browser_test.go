@@ -321,7 +321,12 @@ func (b *browser) shoot(name string) {
 
 func serve(t *testing.T, src Source, access Access) (url string) {
 	t.Helper()
-	s := httptest.NewServer(New(src, access).Handler())
+	return servePage(t, New(src, access))
+}
+
+func servePage(t *testing.T, p *Page) (url string) {
+	t.Helper()
+	s := httptest.NewServer(p.Handler())
 	t.Cleanup(func() {
 		s.CloseClientConnections() // streams do not end by themselves
 		s.Close()

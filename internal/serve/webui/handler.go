@@ -33,6 +33,9 @@ const maxConcurrent = 32
 
 // Page serves the page and its JSON.
 type Page struct {
+	// Price is the USD of a GPU-hour, for costs; 0: unknown. It is set before the page is served.
+	Price float64
+
 	source   Source
 	access   Access
 	renderer *renderer
@@ -70,6 +73,9 @@ func (p *Page) Stats() Stats {
 // Meter collects the metrics of refused requests.
 func (p *Page) Meter(to meter.Sink) {
 	s := p.Stats()
+	if p.Price > 0 {
+		to.Gauge("gpupilot_gpu_hour_price_usd", "USD of a GPU-hour, as --gpu-price says.", p.Price)
+	}
 	for reason, n := range map[string]uint64{"requests": s.LimitedRequests, "logins": s.LimitedLogins, "answers": s.LimitedAnswers} {
 		to.Counter("gpupilot_page_limited_total", "Requests refused because of a bound, by the bound: requests of one user, wrong logins, or answers under way.", float64(n), "bound", reason)
 	}

@@ -16,6 +16,7 @@ type HolderPage struct {
 	Time    time.Time `json:"time"`
 	Total   int       `json:"total"` // number of such pods
 	GPUs    float64   `json:"gpus"`  // idle-held GPUs of all of them
+	Price   float64   `json:"usdPerGPUHour,omitempty"`
 	Holders []Holder  `json:"holders"`
 }
 
@@ -68,5 +69,9 @@ func (x *scoped) holders() HolderPage {
 }
 
 func (p *Page) serveHolders(w http.ResponseWriter, r *http.Request, v Viewer) {
-	p.answer(w, r, v, func(x *scoped) (any, error) { return x.holders(), nil })
+	p.answer(w, r, v, func(x *scoped) (any, error) {
+		h := x.holders()
+		h.Price = p.Price
+		return h, nil
+	})
 }

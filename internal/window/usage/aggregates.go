@@ -119,6 +119,7 @@ type Aggregator struct {
 	last    *Aggregates
 	gaps    []Gap // of the last pass and the one before
 	rolling map[aggregateKey]*rolling
+	held    heldCounters
 }
 
 // rolling is the sums and numbers of the last passes.
@@ -200,6 +201,7 @@ func (a *Aggregator) Pass(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.roll(out)
+	a.held.add(out, a.cfg.MaxGroups)
 	a.gaps = slices.Clone(out.Gaps)
 	for _, g := range a.last.Gaps {
 		if p.missing[aggregateKey{g.Group, g.Field}] == nil {

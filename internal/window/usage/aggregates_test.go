@@ -123,3 +123,88 @@ func TestAggregatesOnMetrics(t *testing.T) {
 		}
 	}
 }
+
+// Counters have the time that GPUs were held and idle-held. Pauses, missing values and groups that are gone do not count.
+func TestHeldSeconds(t *testing.T) {
+	web := Group{"ns", "Deployment", "web"}
+	var h heldCounters
+	at := time.Unix(0, 0)
+	pass := func(after time.Duration, allocated, active int, change func(*Aggregates)) {
+		at = at.Add(after)
+		a := &Aggregates{At: at, Shown: map[Group]bool{web: true}, Items: []Aggregate{
+			{Group: web, Field: gpu.GPUUtil, Allocated: Stats{GPUs: allocated}, Active: Stats{GPUs: active}}, {Group: web, Field: gpu.FBUsed, Allocated: Stats{GPUs: allocated}},
+		}}
+		if change != nil {
+			change(a)
+		}
+		h.add(a, 10)
+	}
+	f := func(held, idle float64) {
+		t.Helper()
+		if s := h.by[web]; s == nil || s.held != held || s.idle != idle {
+			t.Errorf("%+v, want %g s held and %g idle", s, held, idle)
+		}
+	}
+	pass(0, 4, 1, nil)
+	f(0, 0) // nobody knows for how long
+	pass(15*time.Second, 4, 1, nil)
+	f(60, 45)
+	pass(15*time.Second, 4, 4, nil)
+	f(120, 45)
+	pass(time.Hour, 4, 0, nil) // a pause counts as two intervals
+	f(240, 165)
+	pass(15*time.Second, 4, 0, func(a *Aggregates) { a.Items[0].Withheld = true })
+	pass(15*time.Second, 4, 0, func(a *Aggregates) { delete(a.Shown, web) })
+	f(240, 165)
+	pass(keepHeld-time.Minute, 0, 0, func(a *Aggregates) { a.Items = nil })
+	f(240, 165)
+	pass(time.Minute, 0, 0, func(a *Aggregates) { a.Items = nil })
+	if len(h.by) != 0 {
+		t.Errorf("%d groups an hour after the last GPU", len(h.by))
+	}
+}
+
+// Whoever makes new workloads all the time has a bounded number of counters, and the newest stay.
+func TestHeldSecondsAreBounded(t *testing.T) {
+	var h heldCounters
+	at := time.Unix(0, 0)
+	for i := range 500 {
+		at = at.Add(aggregateInterval)
+		g := Group{"ns", "Deployment", fmt.Sprintf("job-%d", i)}
+		h.add(&Aggregates{At: at, Shown: map[Group]bool{g: true}, Items: []Aggregate{{Group: g, Field: gpu.GPUUtil, Allocated: Stats{GPUs: 1}}}}, 10)
+	}
+	if len(h.by) != 41 || h.by[Group{"ns", "Deployment", "job-499"}] == nil || h.by[Group{"ns", "Deployment", "job-0"}] != nil {
+		t.Errorf("%d counters", len(h.by))
+	}
+}
+
+// The counters are on /metrics with the labels of their groups.
+func TestHeldMetrics(t *testing.T) {
+	r := statRig(t)
+	r.Pass(r.now)
+	r.now = r.now.Add(aggregateInterval)
+	r.collect(r.now, reading{"a", "GPU-0", 0, 100}, reading{"a", "GPU-1", 40, math.NaN()}, reading{"b", "GPU-2", 0, 50})
+	r.Pass(r.now)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(r.Aggregator)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if c := m.Counter; c != nil {
+				got[fmt.Sprint(f.GetName(), len(m.Label))] = c.GetValue()
+			}
+		}
+	}
+	for name, want := range map[string]float64{
+		"gpupilot_workload_held_gpu_seconds_total3": 45, "gpupilot_workload_idle_held_gpu_seconds_total3": 15, "gpupilot_namespace_held_gpu_seconds_total1": 45,
+		"gpupilot_namespace_idle_held_gpu_seconds_total1": 15, "gpupilot_cluster_held_gpu_seconds_total0": 45, "gpupilot_cluster_idle_held_gpu_seconds_total0": 15,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %g, want %g", name, got[name], want)
+		}
+	}
+}

@@ -78,10 +78,11 @@ type descs struct {
 	scales  map[gpu.FieldID]float64
 	omitted *prometheus.Desc
 	without *prometheus.Desc
+	held    heldDescs
 }
 
 func newDescs() *descs {
-	d := &descs{scales: map[gpu.FieldID]float64{}}
+	d := &descs{scales: map[gpu.FieldID]float64{}, held: newHeldDescs()}
 	for s := range scopes {
 		scope := &scopeNames[s]
 		d.values[s] = map[gpu.FieldID]*prometheus.Desc{}
@@ -111,6 +112,7 @@ func (a *Aggregator) Describe(ch chan<- *prometheus.Desc) {
 	}
 	ch <- a.descs.omitted
 	ch <- a.descs.without
+	a.descs.held.describe(ch)
 }
 
 // Collect implements prometheus.Collector. It sends the aggregates of the last pass.
@@ -118,6 +120,9 @@ func (a *Aggregator) Collect(ch chan<- prometheus.Metric) {
 	if last := a.Last(); !last.At.IsZero() {
 		a.descs.collect(ch, last)
 	}
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	a.descs.held.collect(ch, &a.held)
 }
 
 // scope returns the scope of a group, and the values of its labels.

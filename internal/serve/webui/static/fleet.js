@@ -285,42 +285,74 @@ async function loadHolders() {
 
 // ---- GPU-hours of the week ----
 
-let hours = null;
+let hours = null; // of namespaces, those with the most idle-held first
+let before = null; // sums of the seven days before; null: nothing was recorded
+let price = 0; // USD of a GPU-hour; 0: unknown
 let hoursAt = 0;
 
 async function loadHours() {
   if (hoursAt && performance.now() - hoursAt < 60000) return;
   hoursAt = performance.now();
-  hours = Object.values((await get("api/v1/allocation?aggregate=namespace")).body.data[0]).sort((a, b) => b.gpuIdleHours - a.gpuIdleHours);
+  const [week, two] = (await Promise.all(["7d", "14d"].map((w) => get("api/v1/allocation?aggregate=namespace&window=" + w)))).map((r) => r.body);
+  hours = Object.values(week.data[0]).sort((a, b) => b.gpuIdleHours - a.gpuIdleHours);
+  price = week.usdPerGPUHour || 0;
+  const sum = (list, f) => list.reduce((n, h) => n + h[f], 0), all = Object.values(two.data[0]);
+  const held = sum(all, "gpuHours") - sum(hours, "gpuHours");
+  before = held > 0.05 ? { held, idle: sum(all, "gpuIdleHours") - sum(hours, "gpuIdleHours"), minutes: sum(all, "minutes") - sum(hours, "minutes") } : null;
+}
+
+const usd = (x) => "$" + (x < 100 ? x.toFixed(2) : count(Math.round(x)));
+
+// weekText says what the week cost, and how it compares with the one before.
+function weekText() {
+  const sum = (f) => hours.reduce((n, h) => n + h[f], 0), held = sum("gpuHours"), idle = sum("gpuIdleHours"), most = hours[0];
+  const hoursText = (h) => (h < 100 ? h.toFixed(1) : count(Math.round(h)));
+  let text = "Serving pods held " + hoursText(held) + " GPU-hours" + (price ? " (" + usd(held * price) + ")" : "") + ", " + hoursText(idle) + " of them without using the GPU: " +
+    (held > 0 ? (100 * idle / held).toFixed(0) + " %" : "–") + (price ? ", " + usd(idle * price) : "") + ".";
+  if (most.gpuIdleHours >= 0.1 && hours.length > 1) text += " The most: " + most.name + " with " + hoursText(most.gpuIdleHours) + ".";
+  if (before) {
+    const was = before.held > 0 ? 100 * before.idle / before.held : 0, is = held > 0 ? 100 * idle / held : 0;
+    // Shares are compared, because a part of the week before may not be recorded.
+    text += " In the 7 days before it was " + was.toFixed(0) + " %" + (Math.abs(is - was) < 1 ? ", as now." : is > was ? ", less than now." : ", more than now.");
+  }
+  return text;
+}
+
+function showPrices(box) {
+  for (const cell of $(box).querySelectorAll(".usd")) cell.hidden = !price;
 }
 
 function drawHours() {
   $("hours-box").hidden = !hours || !hours.length;
   if ($("hours-box").hidden) return;
-  const sum = (f) => hours.reduce((n, h) => n + h[f], 0), held = sum("gpuHours"), idle = sum("gpuIdleHours");
   const share = (part, all) => (all > 0 ? (100 * part / all).toFixed(0) + " %" : "–");
-  setText($("hours-sum"), "held by serving pods: " + count(Math.round(held)) + ", of which idle-held: " + count(Math.round(idle)) + " (" + share(idle, held) + ")");
-  keyed($("hours"), hours.slice(0, 10), (h) => h.name, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "held" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { "data-label": "share" })), (tr, h) => {
-    const [name, all, part, ratio] = tr.children;
+  setText($("hours-sum"), weekText());
+  keyed($("hours"), hours.slice(0, 10), (h) => h.name, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "held" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { "data-label": "share" }), el("td", { class: "n usd", "data-label": "cost of idle" })), (tr, h) => {
+    const [name, all, part, ratio, cost] = tr.children;
     setText(name, h.name);
     setText(all, h.gpuHours.toFixed(1) + " h");
     setText(part, h.gpuIdleHours.toFixed(1) + " h");
     setText(ratio, share(h.gpuIdleHours, h.gpuHours));
+    setText(cost, usd(h.gpuIdleHours * price));
   });
+  showPrices("hours-box");
 }
 
 function drawHolders(shown) {
   $("holders-box").hidden = !holders || !holders.holders.length;
   if ($("holders-box").hidden) return;
   const today = new Date(shown.now), rest = holders.total - holders.holders.length;
+  price = holders.usdPerGPUHour || 0;
   setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + " GPUs, " + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : ""));
-  keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" })), (tr, h) => {
-    const [pod, gpus, since, node] = tr.children;
+  keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { class: "n usd", "data-label": "cost an hour" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" })), (tr, h) => {
+    const [pod, gpus, cost, since, node] = tr.children;
     setText(pod, h.namespace + "/" + h.pod);
     setText(gpus, num(h.gpus, h.gpus % 1 ? 2 : 0));
+    setText(cost, usd(h.gpus * price));
     setText(since, h.heldSince ? when(h.heldSince, today) + " (" + age(Math.max(0, (shown.now - Date.parse(h.heldSince)) / 1000)) + ")" : "–");
     setText(node, h.node);
   });
+  showPrices("holders-box");
 }
 
 // ---- all of the fleet ----
