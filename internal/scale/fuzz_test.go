@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/drain"
 )
 
 // pour turns any bytes into policies and histories of observations, hostile
@@ -367,4 +368,68 @@ func moreNeverYieldsFewer(t *testing.T, p Policy, m moment, s State) {
 	if x, _ := Decide(p, more, s, m.now); x.Replicas < d.Replicas {
 		t.Fatalf("more demand yields %d replicas, less yields %d:\n%s\n%s", x.Replicas, d.Replicas, x.Sentence(), d.Sentence())
 	}
+}
+
+// FuzzDrain holds what must be true of scale-downs that wait for requests, whatever the
+// cluster does meanwhile: no serving pod with the gate is removed before it has left, the
+// replicas do not fall below what the policy wants, and what is asked for is bounded.
+func FuzzDrain(f *testing.F) {
+	f.Add([]byte{})
+	rnd := uint32(7)
+	for range 300 {
+		b := make([]byte, 400)
+		for i := range b {
+			rnd = rnd*1664525 + 1013904223
+			b[i] = byte(rnd >> 24)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		in := &pour{data}
+		p := in.policy()
+		p.Drain = time.Second + in.seconds(60)
+		ordered := in.small()%2 == 0
+		var s State
+		m, cur := moment{now: t0}, in.small()%20
+		left := map[string]bool{} // pods that the last decision took out of the endpoints
+		for len(in.data) > 0 {
+			m = in.next(&p, m.now, cur)
+			m.o.Ordered = ordered
+			m.o.Disruptions = []drain.Budget{{Name: "some", Allowed: in.small() % 4}}
+			for i := range m.o.Pods {
+				r := &m.o.Pods[i]
+				k := in.small()
+				r.Ordinal, r.Gated, r.Out = int32(i), k%4 > 0, k%8 > 3
+				r.InFlight = Reading{Value: float64(k % 3), At: m.now, OK: k%5 > 0}
+				if k%3 == 0 {
+					r.Disrupts = []string{"some"}
+				}
+				if r.Phase == Serving && (left[r.Name] || k == 7) && r.Gated {
+					r.Phase = Leaving
+				}
+			}
+			d, next := Decide(p, m.o, s, m.now)
+			if again, n := Decide(p, m.o, s, m.now); !same(d, again) || !same(next, n) {
+				t.Fatalf("a replay gives another decision:\n%s\n%s", d.Sentence(), again.Sentence())
+			}
+			if d.Replicas < min(p.Min, m.o.Replicas) || d.Replicas > max(p.Max, m.o.Replicas) {
+				t.Fatalf("%d replicas of %d outside [%d, %d]: %s", d.Replicas, m.o.Replicas, p.Min, p.Max, d.Sentence())
+			}
+			if int(d.Leaving) > len(d.Leave) || len(d.Leave) > len(m.o.Pods) {
+				t.Fatalf("%d of %q leave, %d pods", d.Leaving, d.Leave, len(m.o.Pods))
+			}
+			for i := range m.o.Pods {
+				r := &m.o.Pods[i]
+				asked := slices.ContainsFunc(s.Drain, func(e drain.Entry) bool { return e.Name == r.Name })
+				if r.Phase == Serving && r.Gated && !asked && slices.Contains(d.Victims, r.Name) && !d.Rollout.InProgress && int(m.o.Replicas) >= len(m.o.Pods) {
+					t.Fatalf("%s is removed although it serves and was not asked to leave: %s", r.Name, d.Sentence())
+				}
+			}
+			s, cur = next, d.Replicas
+			clear(left)
+			for _, name := range d.Leave {
+				left[name] = true
+			}
+		}
+	})
 }

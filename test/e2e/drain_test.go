@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +24,7 @@ import (
 )
 
 // leaving returns the names of a workload's pods that a scale-down has taken out of the
-// endpoints, and how many addresses of its Service are ready.
+// endpoints, and how many of them are ready, so that endpoints have them.
 func leaving(t *testing.T, name string) (names []string, ready int) {
 	t.Helper()
 	var pods corev1.PodList
@@ -36,16 +35,8 @@ func leaving(t *testing.T, name string) (names []string, ready int) {
 		if c := replica.Gate(&pods.Items[i]); c != nil && c.Status == corev1.ConditionFalse && pods.Items[i].DeletionTimestamp == nil {
 			names = append(names, pods.Items[i].Name)
 		}
-	}
-	var all discoveryv1.EndpointSliceList
-	if err := rig.Client.List(t.Context(), &all, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: name}); err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range all.Items {
-		for _, e := range s.Endpoints {
-			if e.Conditions.Ready != nil && *e.Conditions.Ready {
-				ready++
-			}
+		if replica.IsReady(&pods.Items[i]) {
+			ready++
 		}
 	}
 	return names, ready
@@ -53,25 +44,20 @@ func leaving(t *testing.T, name string) (names []string, ready int) {
 
 // On a real control plane, with the rights of deploy/: pods with the readiness gate become
 // ready without a GPUAutoscaler. A PodDisruptionBudget holds a scale-down. Then the replica
-// leaves the Service's endpoints while spec.replicas stays, and is the one that is removed.
+// becomes unready while spec.replicas stays, and is the one that is removed.
 // A load that returns takes the next one back.
 func TestDrain(t *testing.T) {
 	const name = "drain"
 	offer(name, 2.2)
 	d := stack.Deployment(namespace, name, 4, time.Second)
 	d.Spec.Template.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1alpha1.ReadinessGate}}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{
-		Selector: map[string]string{"app": name}, Ports: []corev1.ServicePort{{Port: 80}},
-	}}
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "keep-four"}, Spec: policyv1.PodDisruptionBudgetSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, MinAvailable: new(intstr.FromInt(4)),
 	}}
-	for _, o := range []client.Object{service, budget} {
-		if err := rig.Client.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), o) })
+	if err := rig.Client.Create(t.Context(), budget); err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), budget) })
 	deployThat(t, d)
 	spread(t, name, 4)
 	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Drain = &v1alpha1.Drain{MaxSeconds: 8} })
@@ -88,7 +74,7 @@ func TestDrain(t *testing.T) {
 	}
 	draining(metav1.ConditionFalse, "PodDisruptionBudget")
 	if names, ready := leaving(t, name); len(names) != 0 || ready != 4 {
-		t.Errorf("%q leave although the budget allows none, %d addresses are ready", names, ready)
+		t.Errorf("%q leave although the budget allows none, %d are ready", names, ready)
 	}
 	if err := rig.Client.Delete(t.Context(), budget); err != nil {
 		t.Fatal(err)
@@ -97,7 +83,7 @@ func TestDrain(t *testing.T) {
 	eventually(t, func() error {
 		names, ready := leaving(t, name)
 		if len(names) != 1 || ready != 3 {
-			return fmt.Errorf("%q leave, %d addresses are ready", names, ready)
+			return fmt.Errorf("%q leave, %d are ready", names, ready)
 		}
 		gone = names
 		return nil
@@ -129,7 +115,7 @@ func TestDrain(t *testing.T) {
 	offer(name, 1.6)
 	eventually(t, func() error {
 		if names, ready := leaving(t, name); len(names) != 0 || ready != 3 {
-			return fmt.Errorf("%q leave, %d addresses are ready: %s", names, ready, status(t, name).LastDecision.Message)
+			return fmt.Errorf("%q leave, %d are ready: %s", names, ready, status(t, name).LastDecision.Message)
 		}
 		return nil
 	})

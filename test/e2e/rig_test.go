@@ -43,7 +43,7 @@ const (
 // names are the workloads of the tests. Each test has its own.
 var names = []string{
 	"updown", "hpa", "agentdies", "restart", "advise", "podsmetric", "preset", "zero",
-	"handover", "terminated", "killed", "noderemoved", "hung", "certificate", "promdown", "churn", "clock", "past", "forged", "objects", "objectvalue", "objectaverage", "hold", "rollout", "rolloutbeside",
+	"handover", "terminated", "killed", "noderemoved", "hung", "certificate", "promdown", "churn", "clock", "past", "forged", "objects", "objectvalue", "objectaverage", "hold", "rollout", "rolloutbeside", "drain",
 }
 
 // rig is the one stack that the tests of this package share.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
@@ -163,5 +164,13 @@ func TestAdviceDoesNotDrain(t *testing.T) {
 	st := d.second(40, 5)
 	if got := d.gates(); got != "a True ; b True ; " || *st.DesiredReplicas != 1 {
 		t.Errorf("gates %s, %d desired", got, *st.DesiredReplicas)
+	}
+}
+
+// What the controller watches is in its clients' scheme: an informer of another kind never
+// delivers, and without PodDisruptionBudgets no replica is removed.
+func TestDisruptionBudgetsAreInTheScheme(t *testing.T) {
+	if _, _, err := kube.Scheme().ObjectKinds(&policyv1.PodDisruptionBudget{}); err != nil {
+		t.Error(err)
 	}
 }
