@@ -83,7 +83,7 @@ func TestDrain(t *testing.T) {
 	eventually(t, func() error {
 		names, ready := leaving(t, name)
 		if len(names) != 1 || ready != 3 {
-			return fmt.Errorf("%q leave, %d are ready", names, ready)
+			return fmt.Errorf("%q leave, %d are ready: %s", names, ready, status(t, name).LastDecision.Message)
 		}
 		gone = names
 		return nil
