@@ -136,8 +136,9 @@ func (g *generator) object(kind schema.GroupVersionKind, i int) *unstructured.Un
 	case "GPUAutoscaler":
 		spec = map[string]any{
 			"scaleTargetRef": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": fmt.Sprintf("deployment-%d", i)}, "maxReplicas": int64(3),
+			"formula": "0.0" + strings.Repeat(" + s0.replicas", grow(70)),
 			"signals": list(grow(1+g.rng.IntN(16)), func(i int) any {
-				return map[string]any{"query": map[string]any{"promql": g.sum(32000 / (1 + g.rng.IntN(16)))}, "target": map[string]any{"value": "1"}}
+				return map[string]any{"name": fmt.Sprint("s", i), "activation": "1", "query": map[string]any{"promql": g.sum(32000 / (1 + g.rng.IntN(16)))}, "target": map[string]any{"value": "1"}}
 			}),
 		}
 	case "MetricQuery":
