@@ -173,7 +173,7 @@ func (k *kubelets) watch(ctx context.Context) error {
 // observe advances a pod of a workload: it binds, runs or ends it.
 func (k *kubelets) observe(ctx context.Context, is *corev1.Pod) {
 	if what, write := k.next(ctx, is); write != nil {
-		k.do(ctx, what, write)
+		k.all.Go(func() { k.do(ctx, what, write) }) // a slow API server must not delay what is observed next
 	}
 }
 
