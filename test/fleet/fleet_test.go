@@ -171,12 +171,23 @@ func (r *rig) judge(ctx context.Context, t *testing.T) {
 						r.changes.Add(1)
 					}
 					if wrong := r.scaled(d.Name, *d.Spec.Replicas, time.Now()); wrong != "" {
-						t.Error(wrong)
+						t.Errorf("%s; %s", wrong, r.why(ctx, d.Name))
 					}
 				}
 			}
 		}
 	})
+}
+
+// why is the last decision about a workload, and what its nodes run.
+func (r *rig) why(ctx context.Context, name string) string {
+	var a v1alpha1.GPUAutoscaler
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
+		return err.Error()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return fmt.Sprintf("%s; last decision %+v", r.workloads[name], a.Status.LastDecision)
 }
 
 // settled waits until every workload has what its load needs, with data of every replica.
