@@ -123,21 +123,17 @@ func (s Step) formula() string {
 		text = append(text[:formulaExcerpt], '…')
 	}
 	out := fmt.Sprintf("formula %s, with %s", string(text), f.Terms)
-	if f.Terms == "" {
-		out = fmt.Sprintf("formula %s", string(text))
-	}
 	if f.Failed != "" {
 		return fmt.Sprintf("%s: %s: keep %d", out, f.Failed, s.After)
 	}
-	out += ": " + quantity(f.Demand, "")
+	if f.Demand != float64(s.After) {
+		out += ": " + quantity(f.Demand, "")
+	}
 	switch {
 	case f.Signal != "":
 		return fmt.Sprintf("%s, and %s keeps %s", out, f.Signal, wholeReplicas(s.After))
 	case f.Tolerance > 0:
 		return fmt.Sprintf("%s, within %s of %s: no change", out, percent(f.Tolerance), wholeReplicas(s.After))
-	}
-	if f.Demand == float64(s.After) {
-		return strings.TrimSuffix(out, ": "+quantity(f.Demand, "")) + " = " + wholeReplicas(s.After)
 	}
 	return out + " = " + wholeReplicas(s.After)
 }

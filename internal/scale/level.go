@@ -24,6 +24,9 @@ const (
 	// so that noise costs replicas. In replays of recorded load, 20 to 40 s miss least for
 	// the same GPU-hours, of 5 to 60 s.
 	shareSpan = 30 * time.Second
+	// levelSettles is how many time constants a level takes to a new demand that it takes for
+	// noise, within a twentieth.
+	levelSettles = 3
 	// noiseSpan is the time constant of the variance.
 	noiseSpan = time.Minute
 	// noiseBand is how many standard deviations the average may lie away from the

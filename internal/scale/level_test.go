@@ -57,6 +57,34 @@ func TestNoiseIsAveraged(t *testing.T) {
 	}
 }
 
+// A load that moves faster than the average over it is no reason to remove replicas that
+// it needs now. A window that is shorter than the average does not hold them.
+func TestAShortWindowRemovesNothingNeeded(t *testing.T) {
+	p := utilPolicy()
+	p.Max, p.Down.Window = 60, 5*time.Second
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var s State
+		cur, load, since := int32(5), 2.0, 0
+		for i := range 600 {
+			if rng.IntN(8) == 0 {
+				load, since = 1+float64(rng.IntN(60))/10, i
+			}
+			now := t0.Add(time.Duration(i) * time.Second)
+			values := make([]float64, cur)
+			for k := range values {
+				values[k] = min(100, 100*load/float64(cur))
+			}
+			var d Decision
+			d, s = Decide(p, seen(now, values...), s, now)
+			if need := replicas(load / 0.66); i > since && d.Replicas < cur && d.Replicas < need {
+				t.Fatalf("seed %d, after %d s: %d to %d replicas, a load of %.1f needs %d: %s", seed, i, cur, d.Replicas, load, need, d.Sentence())
+			}
+			cur = d.Replicas
+		}
+	}
+}
+
 // A window keeps the highest demand of a noisy share. It asks for fewer replicas than with
 // the average of other signals, and follows a step within half a minute.
 func TestTheNoiseOfASharesDemandCostsFewReplicas(t *testing.T) {
