@@ -18,7 +18,8 @@ func both(f func(queue, use, queueValue float64) (float64, error)) Policy {
 		Formula: &Formula{
 			Text: "f(queue, use)",
 			Terms: []Term{
-				{Name: "queue.replicas", Signals: []int{0}, Replicas: true}, {Name: "use.replicas", Signals: []int{1}, Replicas: true},
+				{Name: "queue.replicas", Signals: []int{0}, Replicas: true},
+				{Name: "use.replicas", Signals: []int{1}, Replicas: true},
 				{Name: "queue.value", Signals: []int{0}},
 			},
 			Evaluate: func(x []float64) (float64, error) { return f(x[0], x[1], x[2]) },

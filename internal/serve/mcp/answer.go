@@ -176,7 +176,7 @@ func rounded(v *float64) *float64 {
 		return v
 	}
 	scale := math.Pow(10, math.Floor(math.Log10(math.Abs(*v)))-2)
-	r := *v
+	var r float64
 	if scale < 1 {
 		r = math.Round(*v/scale) * scale
 		digits := math.Round(1 / scale)

@@ -134,8 +134,10 @@ func fleetOf(n int, name func() string) (*answers, Deps) {
 		v.Problems = append(v.Problems, view.NodeSummary{Name: name(), Problems: []string{name()}})
 		v.Recent = append(v.Recent, event())
 		last := event().Decision
-		w := view.Workload{Namespace: name(), Name: name(), Kind: "Deployment", Target: name(), Problem: name(), Override: name(),
-			Signals: []view.Signal{{Name: name(), Unit: name(), Value: number(1.0 / 3), Target: 2}}, Objectives: []view.Objective{{Sentence: name()}}, Decision: &last}
+		w := view.Workload{
+			Namespace: name(), Name: name(), Kind: "Deployment", Target: name(), Problem: name(), Override: name(),
+			Signals: []view.Signal{{Name: name(), Unit: name(), Value: number(1.0 / 3), Target: 2}}, Objectives: []view.Objective{{Sentence: name()}}, Decision: &last,
+		}
 		v.Workloads, workloads.Workloads = append(v.Workloads, w), append(workloads.Workloads, w)
 		holders.Holders = append(holders.Holders, webui.Holder{Namespace: name(), Pod: name(), Node: name(), GPUs: 2, HeldSince: noon})
 		x := webui.Allocation{Name: fmt.Sprint(i, name()), Hours: 10, Idle: float64(n - i), Properties: map[string]string{"namespace": name()}}
@@ -166,8 +168,10 @@ func fleetOf(n int, name func() string) (*answers, Deps) {
 		Doctor: func(_ context.Context, s *doctor.Selection) (*doctor.Report, error) {
 			r := &doctor.Report{Errors: n, Unknown: 1}
 			for range n {
-				r.Checks = append(r.Checks, doctor.Result{Code: "GP301", Level: doctor.Error, Status: doctor.Failed, Title: "fine", Fix: "mend it",
-					Findings: []doctor.Finding{{Object: name(), Message: name()}, {Object: name(), Message: name()}}})
+				r.Checks = append(r.Checks, doctor.Result{
+					Code: "GP301", Level: doctor.Error, Status: doctor.Failed, Title: "fine", Fix: "mend it",
+					Findings: []doctor.Finding{{Object: name(), Message: name()}, {Object: name(), Message: name()}},
+				})
 			}
 			r.Checks = append(r.Checks, doctor.Result{Code: "GP302", Status: doctor.Unknown, Reason: name()}, doctor.Result{Code: "GP303", Status: doctor.Passed})
 			return r, nil

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
@@ -176,7 +176,7 @@ func (t *tools) whatIf(ctx context.Context, in *whatIfArguments) (string, error)
 	}
 	for _, name := range []string{in.Namespace, in.Name} {
 		// The names become parts of a path of the API server.
-		if name == "" || len(path.IsValidPathSegmentName(name)) > 0 || len(name) > view.MaxName {
+		if name == "" || len(content.IsPathSegmentName(name)) > 0 || len(name) > view.MaxName {
 			return "", fmt.Errorf("%.100q is no name of an object", name)
 		}
 	}
