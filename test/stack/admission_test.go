@@ -147,6 +147,7 @@ func TestGrants(t *testing.T) {
 		"patch gpuautoscalers/status.gpupilot.dev", // the CRD keeps spec and metadata
 		"patch metricqueries/status.gpupilot.dev",  // likewise
 		"patch pods.",
+		"patch pods/status.", // one condition of pods with our readiness gate, by a policy
 		"update */scale.*",
 		"update leases.coordination.k8s.io gpupilot-controller",
 	)
