@@ -34,12 +34,13 @@ func panelsOfAgents(t *testing.T, nodes []*node) (out []named) {
 
 // later are rules that the test asks at another time, or that need more than it has.
 var later = map[string]string{
-	"GPULost":             "asked once a GPU is lost",
-	"GPUMissing":          "needs an exporter that forgets a GPU: promtool's test has it",
-	"GPUNVLinkDown":       "needs a link that goes down: promtool's test has it",
-	"GPUPilotAgentStale":  "needs an agent that hangs for 30 s: promtool's test has it",
-	"GPUPilotBackendDown": "needs a driver that is gone: promtool's test has it",
-	"GPUPilotPodsUnknown": "needs a kubelet that is gone: promtool's test has it",
+	"GPULost":              "asked once a GPU is lost",
+	"GPUMissing":           "needs an exporter that forgets a GPU: promtool's test has it",
+	"GPUNVLinkDown":        "needs a link that goes down: promtool's test has it",
+	"GPUPilotAgentStale":   "needs an agent that hangs for 30 s: promtool's test has it",
+	"GPUPilotBackendDown":  "needs a driver that is gone: promtool's test has it",
+	"GPUPilotIdleHeldGPUs": "needs a controller and a day of idle GPUs: promtool's test has it",
+	"GPUPilotPodsUnknown":  "needs a kubelet that is gone: promtool's test has it",
 }
 
 // rulesOfAgents are the rules on GPUs and exporters: on each node, where they name one.

