@@ -224,10 +224,10 @@ func (e *evaluation) smooth(m measure) measure {
 	whole := min(max(m.up, m.whole), mostDemand)
 	e.state.Level = e.state.Level.next(whole, e.now, e.signal.averagedOver())
 	level := e.state.Level.Value
-	now := m.down
+	current := m.down
 	m.down = max(0, m.down+level-whole)
 	if e.p.DownWindow() < levelSettles*e.signal.averagedOver() { // which does not wait until an average has risen
-		m.down = max(m.down, now)
+		m.down = max(m.down, current)
 	}
 	m.up = max(0, min(m.up, whole)+level-whole)
 	return m

@@ -188,7 +188,7 @@ func evaluator(program cel.Program, used []string) func([]float64) (float64, err
 	}
 }
 
-// positions are the lines of a CEL error that repeat the source.
+// position is the start of a CEL error: where it is in the formula.
 var position = regexp.MustCompile(`^ERROR: <input>:\d+:(\d+): `)
 
 // firstLine is the message of a CEL error, with its column, without the source that CEL repeats.

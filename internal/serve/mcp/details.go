@@ -77,16 +77,8 @@ func (t *tools) gpu(ctx context.Context, in *gpuArguments) (string, error) {
 		g := &page.GPUs[i]
 		all[i] = deviceOf(g.Node, g.Model, g.State, &g.GPU)
 	}
-	l, err := listOf("gpus", all, page.Total-page.Offset)
-	if err != nil {
-		return "", err
-	}
-	head := struct {
-		Time   time.Time `json:"time"`
-		Total  int       `json:"total"`
-		Offset int       `json:"offset"`
-	}{page.Time.Truncate(time.Second), page.Total, page.Offset}
-	return fit(head, l)
+	head := pageHead{page.Time.Truncate(time.Second), page.Total, page.Offset}
+	return fit(head, listOf("gpus", all, page.Total-page.Offset))
 }
 
 type field struct {
@@ -129,11 +121,7 @@ func (t *tools) oneGPU(ctx context.Context, in *gpuArguments) (string, error) {
 		Time time.Time `json:"time"`
 		GPU  device    `json:"gpu"`
 	}{d.Time.Truncate(time.Second), deviceOf(d.Node, "", d.State, &d.GPU)}
-	l, err := listOf("fields", fields, 0)
-	if err != nil {
-		return "", err
-	}
-	return fit(head, l)
+	return fit(head, listOf("fields", fields, 0))
 }
 
 type doctorArguments struct {
@@ -180,13 +168,5 @@ func (t *tools) doctor(ctx context.Context, in *doctorArguments) (string, error)
 			unknown = append(unknown, x)
 		}
 	}
-	first, err := listOf("failed", failed, 0)
-	if err != nil {
-		return "", err
-	}
-	second, err := listOf("couldNotCheck", unknown, 0)
-	if err != nil {
-		return "", err
-	}
-	return fit(head, first, second)
+	return fit(head, listOf("failed", failed, 0), listOf("couldNotCheck", unknown, 0))
 }

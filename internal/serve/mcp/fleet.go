@@ -3,6 +3,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -90,23 +91,9 @@ func (t *tools) fleetSummary(ctx context.Context, _ *noArguments) (string, error
 		Workloads int          `json:"workloads"`
 		Price     float64      `json:"usdPerGPUHour,omitempty"`
 	}{v.Time.Truncate(time.Second), v.Version, countsOf(&v.Fleet), v.Targeted, len(v.Workloads) + v.Omitted.Workloads, t.Price}
-	poolList, err := listOf("pools", pools, len(pools)+v.Omitted.Pools)
-	if err != nil {
-		return "", err
-	}
-	problemList, err := listOf("nodesWithProblems", problems, len(problems)+v.Omitted.Problems)
-	if err != nil {
-		return "", err
-	}
-	brokenList, err := listOf("workloadsNotReady", broken, 0)
-	if err != nil {
-		return "", err
-	}
-	recent, err := listOf("lastChanges", changesOf(v.Recent[:min(10, len(v.Recent))]), len(v.Recent)+v.Omitted.Recent)
-	if err != nil {
-		return "", err
-	}
-	return fit(head, poolList, problemList, brokenList, recent)
+	recent := changesOf(v.Recent[:min(10, len(v.Recent))])
+	return fit(head, listOf("pools", pools, len(pools)+v.Omitted.Pools), listOf("nodesWithProblems", problems, len(problems)+v.Omitted.Problems),
+		listOf("workloadsNotReady", broken, 0), listOf("lastChanges", recent, len(v.Recent)+v.Omitted.Recent))
 }
 
 // get reads a path of the controller's API.
@@ -185,15 +172,7 @@ func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 		}
 	}
 	slices.SortFunc(all, func(a, b webui.Allocation) int {
-		switch {
-		case a.Idle != b.Idle && a.Idle > b.Idle:
-			return -1
-		case a.Idle != b.Idle:
-			return 1
-		case a.Name < b.Name:
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(b.Idle, a.Idle), cmp.Compare(a.Name, b.Name))
 	})
 	accounts := make([]account, len(all))
 	for i := range all {
@@ -209,13 +188,5 @@ func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 	if head.Window == "" {
 		head.Window = "7d"
 	}
-	now, err := listOf("holdersNow", holders, total)
-	if err != nil {
-		return "", err
-	}
-	past, err := listOf("idleHeldHours", accounts, len(accounts)+hours.Omitted)
-	if err != nil {
-		return "", err
-	}
-	return fit(head, now, past)
+	return fit(head, listOf("holdersNow", holders, total), listOf("idleHeldHours", accounts, len(accounts)+hours.Omitted))
 }

@@ -82,16 +82,8 @@ func (t *tools) listWorkloads(ctx context.Context, in *workloadsArguments) (stri
 	for i := range page.Workloads {
 		all[i] = workloadOf(&page.Workloads[i])
 	}
-	l, err := listOf("workloads", all, page.Total-page.Offset)
-	if err != nil {
-		return "", err
-	}
-	head := struct {
-		Time   time.Time `json:"time"`
-		Total  int       `json:"total"`
-		Offset int       `json:"offset"`
-	}{page.Time.Truncate(time.Second), page.Total, page.Offset}
-	return fit(head, l)
+	head := pageHead{page.Time.Truncate(time.Second), page.Total, page.Offset}
+	return fit(head, listOf("workloads", all, page.Total-page.Offset))
 }
 
 // workloadArguments name a GPUAutoscaler.
@@ -147,22 +139,8 @@ func (t *tools) explain(ctx context.Context, in *workloadArguments) (string, err
 			notable = append(notable, fmt.Sprintf("%s is %s (%s): %s", c.Type, c.Status, c.Reason, c.Message))
 		}
 	}
-	var lists []*list
-	for _, make := range []func() (*list, error){
-		func() (*list, error) { return listOf("steps", steps, 0) },
-		func() (*list, error) { return listOf("inputs", inputs, 0) },
-		func() (*list, error) { return listOf("whatWouldChangeIt", d.Changes, 0) },
-		func() (*list, error) { return listOf("objectives", objectives, 0) },
-		func() (*list, error) { return listOf("conditions", notable, 0) },
-		func() (*list, error) { return listOf("lastChanges", changesOf(d.Decisions), 0) },
-	} {
-		l, err := make()
-		if err != nil {
-			return "", err
-		}
-		lists = append(lists, l)
-	}
-	return fit(head, lists...)
+	return fit(head, listOf("steps", steps, 0), listOf("inputs", inputs, 0), listOf("whatWouldChangeIt", d.Changes, 0),
+		listOf("objectives", objectives, 0), listOf("conditions", notable, 0), listOf("lastChanges", changesOf(d.Decisions), 0))
 }
 
 type whatIfArguments struct {
@@ -215,9 +193,5 @@ func (t *tools) whatIf(ctx context.Context, in *whatIfArguments) (string, error)
 	for i, s := range o.Decision.Steps {
 		steps[i] = step{string(s.Rule), s.Before, s.After, s.Sentence()}
 	}
-	l, err := listOf("steps", steps, 0)
-	if err != nil {
-		return "", err
-	}
-	return fit(head, l)
+	return fit(head, listOf("steps", steps, 0))
 }
