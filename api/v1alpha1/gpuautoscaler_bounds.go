@@ -70,6 +70,10 @@ const (
 	ReasonInService = "InService"
 )
 
+// ReasonNotDraining is the reason of ConditionDraining while no replica leaves and nothing is
+// in the way.
+const ReasonNotDraining = "NotDraining"
+
 // Further types of a GPUAutoscaler's conditions.
 const (
 	// ConditionScalingActive: signals set the replicas. It is False while no signal has a

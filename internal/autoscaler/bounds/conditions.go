@@ -44,7 +44,7 @@ func IsNotable(c *metav1.Condition) bool {
 	case v1alpha1.ConditionOverridden:
 		return c.Reason != reasonNone
 	case v1alpha1.ConditionDraining:
-		return c.Status == metav1.ConditionTrue || c.Reason != "NotDraining"
+		return c.Status == metav1.ConditionTrue || c.Reason != v1alpha1.ReasonNotDraining
 	case v1alpha1.ConditionRollout:
 		return c.Status == metav1.ConditionTrue
 	case v1alpha1.ConditionScalingLimited:

@@ -18,15 +18,14 @@ import (
 
 // The reasons of ConditionDraining. They are public.
 const (
-	reasonDraining    = "Draining"
-	reasonGateFailed  = "ReadinessGateNotWritten"
-	reasonDisruption  = "PodDisruptionBudget"
-	reasonNoGate      = "NoReadinessGate"
-	reasonNotCounted  = "RequestsNotCounted"
-	reasonGrace       = "GracePeriodTooShort"
-	ReasonNotDraining = "NotDraining"
-	maxMessage        = 1024
-	howToDeclare      = "readinessGates: [{conditionType: " + v1alpha1.ReadinessGate + "}]"
+	reasonDraining   = "Draining"
+	reasonGateFailed = "ReadinessGateNotWritten"
+	reasonDisruption = "PodDisruptionBudget"
+	reasonNoGate     = "NoReadinessGate"
+	reasonNotCounted = "RequestsNotCounted"
+	reasonGrace      = "GracePeriodTooShort"
+	maxMessage       = 1024
+	howToDeclare     = "readinessGates: [{conditionType: " + v1alpha1.ReadinessGate + "}]"
 )
 
 // Case is what a condition is made of.
@@ -79,5 +78,5 @@ func (c *Case) reason() (reason, message string) {
 			return reasonGrace, problem
 		}
 	}
-	return ReasonNotDraining, "no replica leaves"
+	return v1alpha1.ReasonNotDraining, "no replica leaves"
 }

@@ -25,6 +25,7 @@ var kinds = []schema.GroupVersionKind{
 	{Group: "apps", Version: "v1", Kind: "ReplicaSet"},
 	{Group: "batch", Version: "v1", Kind: "Job"},
 	{Group: "autoscaling", Version: "v2", Kind: "HorizontalPodAutoscaler"},
+	{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"},
 	{Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaim"},
 	{Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaimTemplate"},
 	{Group: "gpupilot.dev", Version: "v1alpha1", Kind: "GPUAutoscaler"},
@@ -124,6 +125,8 @@ func (g *generator) object(kind schema.GroupVersionKind, i int) *unstructured.Un
 				}}
 			}),
 		}
+	case "PodDisruptionBudget":
+		spec = map[string]any{"maxUnavailable": int64(0), "selector": selector}
 	case "ResourceClaim", "ResourceClaimTemplate":
 		claim := map[string]any{"devices": map[string]any{"requests": list(grow(32), func(i int) any {
 			return map[string]any{"name": fmt.Sprint("r", i), "exactly": map[string]any{"deviceClassName": "gpu.example.com", "selectors": list(grow(3), func(int) any {
