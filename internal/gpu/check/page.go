@@ -11,10 +11,9 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/promtext"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
@@ -80,26 +79,27 @@ func parsePage(r io.Reader, want func(gpu.FieldID) bool) (Values, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
 	metric, ref, known := "", gpu.Ref{}, false // of the line before
+	var l promtext.Line
 	for lines.Scan() {
-		name, labels, value, ok := parseLine(lines.Text())
-		if !ok {
+		if !finite(&l, lines.Bytes()) {
 			continue
 		}
-		if mig := labels["uuid"]; name == "gpupilot_mig_device_info" && len(instances) < MaxGPUs && len(mig) <= maxUUID {
-			instances[labels["parent_uuid"]+"/"+labels["gpu_instance"]] = mig
+		label := func(name string) string { return string(l.Get(name)) }
+		if string(l.Name) == "gpupilot_mig_device_info" && len(instances) < MaxGPUs && len(l.Get("uuid")) <= maxUUID {
+			instances[label("parent_uuid")+"/"+label("gpu_instance")] = label("uuid")
 		}
-		if name != metric {
-			metric = name
-			ref, known = names.Metric(name)
+		if string(l.Name) != metric {
+			metric = string(l.Name)
+			ref, known = names.Metric(metric)
 			known = known && want(ref.Field)
 		}
-		uuid := UUIDOf(labels)
+		uuid := UUIDOf(label)
 		if !known || uuid == "" || len(uuid) > maxUUID || len(values) >= maxKeys {
 			continue
 		}
 		key := Key{uuid, ref.Field}
 		if _, has := values[key]; !has {
-			values[key] = value * ref.Scale
+			values[key] = l.Value * ref.Scale
 		}
 	}
 	if err := lines.Err(); err != nil {
@@ -119,64 +119,18 @@ func parsePage(r io.Reader, want func(gpu.FieldID) bool) (Values, error) {
 var errNoValues = errors.New("the page has no value of the field with the label UUID")
 
 // UUIDOf returns the GPU of a series: its UUID, for a MIG instance followed by / and the number of the GPU instance.
-func UUIDOf(labels map[string]string) string {
-	uuid := labels["UUID"]
+func UUIDOf(label func(name string) string) string {
+	uuid := label("UUID")
 	if uuid == "" {
-		uuid = labels["uuid"]
+		uuid = label("uuid")
 	}
-	if instance := labels["GPU_I_ID"]; uuid != "" && instance != "" {
+	if instance := label("GPU_I_ID"); uuid != "" && instance != "" {
 		return uuid + "/" + instance
 	}
 	return uuid
 }
 
-// parseLine parses name{label="value",…} value [timestamp].
-func parseLine(line string) (name string, labels map[string]string, value float64, ok bool) {
-	line = strings.TrimSpace(line)
-	end := strings.IndexAny(line, "{ \t")
-	if line == "" || line[0] == '#' || end <= 0 {
-		return "", nil, 0, false
-	}
-	name, rest := line[:end], line[end:]
-	if rest[0] == '{' {
-		if labels, rest, ok = parseLabels(rest[1:]); !ok {
-			return "", nil, 0, false
-		}
-	}
-	words := strings.Fields(rest)
-	if len(words) == 0 {
-		return "", nil, 0, false
-	}
-	value, err := strconv.ParseFloat(words[0], 64)
-	return name, labels, value, err == nil && !math.IsNaN(value) && !math.IsInf(value, 0)
+// finite parses a sample line and reports whether its value is a number.
+func finite(l *promtext.Line, text []byte) bool {
+	return l.Parse(text) == nil && !math.IsNaN(l.Value) && !math.IsInf(l.Value, 0)
 }
-
-// parseLabels parses labels up to the closing brace and returns what is behind it.
-func parseLabels(text string) (labels map[string]string, rest string, ok bool) {
-	labels = map[string]string{}
-	for {
-		text = strings.TrimLeft(text, " \t,")
-		if strings.HasPrefix(text, "}") {
-			return labels, text[1:], true
-		}
-		name, after, found := strings.Cut(text, "=")
-		after = strings.TrimLeft(after, " \t")
-		if !found || !strings.HasPrefix(after, `"`) {
-			return nil, "", false
-		}
-		end := 1
-		for end < len(after) && after[end] != '"' {
-			if after[end] == '\\' {
-				end++
-			}
-			end++
-		}
-		if end >= len(after) {
-			return nil, "", false
-		}
-		labels[strings.TrimSpace(name)] = unescape.Replace(after[1:end])
-		text = after[end+1:]
-	}
-}
-
-var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/promtext"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 )
@@ -207,9 +208,10 @@ func (s *Server) running(ctx context.Context) (sum float64, ok bool) {
 	}
 	lines := bufio.NewScanner(bytes.NewReader(body))
 	lines.Buffer(nil, maxLine)
+	var l promtext.Line
 	for lines.Scan() {
-		if name, _, v, good := parseLine(lines.Text()); good && slices.Contains(runningNames, name) {
-			sum, ok = sum+v, true
+		if finite(&l, lines.Bytes()) && slices.Contains(runningNames, string(l.Name)) {
+			sum, ok = sum+l.Value, true
 		}
 	}
 	return sum, ok

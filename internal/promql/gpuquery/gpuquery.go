@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/check"
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
@@ -55,16 +57,13 @@ func (s *Source) Read(ctx context.Context, want func(gpu.FieldID) bool) (check.V
 	}
 	values := check.Values{}
 	for _, sample := range vector {
-		labels := map[string]string{}
-		for name, value := range sample.Metric {
-			labels[string(name)] = string(value)
-		}
+		label := func(name string) string { return string(sample.Metric[model.LabelName(name)]) }
 		v := float64(sample.Value)
 		if math.IsNaN(v) || math.IsInf(v, 0) || len(values) >= check.MaxGPUs {
 			continue
 		}
-		uuid := check.UUIDOf(labels)
-		if name := labels["__name__"]; name != "" {
+		uuid := check.UUIDOf(label)
+		if name := label(model.MetricNameLabel); name != "" {
 			if ref, ok := names.Metric(name); ok && want(ref.Field) {
 				values[check.Key{UUID: uuid, Field: ref.Field}] = v * ref.Scale
 			}

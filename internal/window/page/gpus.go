@@ -81,7 +81,7 @@ func (g *gpus) identify(l *line, m *labelMemo) entry {
 }
 
 func (g *gpus) classify(l *line, m *labelMemo) entry {
-	switch string(l.name) {
+	switch string(l.Name) {
 	case "gpupilot_collection_timestamp_seconds":
 		return entry{use: collected}
 	case "gpupilot_collection_interval_seconds":
@@ -110,7 +110,7 @@ func (g *gpus) classify(l *line, m *labelMemo) entry {
 }
 
 func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
-	r, field, ok := m.resolve(l.name)
+	r, field, ok := m.resolve(l.Name)
 	if !ok || gpu.At(field).Kind == gpu.Label {
 		return entry{}
 	}
@@ -135,9 +135,9 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 	} else {
 		g.index(l, x.slot)
 	}
-	if _, ok := g.names[string(l.name)]; !ok {
-		g.names[string(l.name)] = struct{}{}
-		g.text += series.TextBytes(len(l.name))
+	if _, ok := g.names[string(l.Name)]; !ok {
+		g.names[string(l.Name)] = struct{}{}
+		g.text += series.TextBytes(len(l.Name))
 	}
 	return e
 }
@@ -145,7 +145,7 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 // index records the index of the line's GPU on its node, once for each device.
 func (g *gpus) index(l *line, slot int32) {
 	if d := &g.devices[slot]; !d.indexed {
-		if n, err := strconv.ParseUint(string(l.get("gpu")), 10, 16); err == nil {
+		if n, err := strconv.ParseUint(string(l.Get("gpu")), 10, 16); err == nil {
 			g.target.SetIndex(d.key, int(n))
 			d.indexed = true
 		}
@@ -162,7 +162,7 @@ func (g *gpus) factsOf(l *line) (x labelFacts) {
 	if x.slot, x.known = g.slot(l); !x.known {
 		return x
 	}
-	x.owner, x.copy = g.owner(l), l.get("vgpu") != nil
+	x.owner, x.copy = g.owner(l), l.Get("vgpu") != nil
 	if l.facts != nil && refused == g.refused {
 		*l.facts = x
 	}
@@ -172,7 +172,7 @@ func (g *gpus) factsOf(l *line) (x labelFacts) {
 // share identifies a line with a container's use of a device, in the field's unit.
 func (g *gpus) share(l *line, f gpu.FieldID, scale float64) entry {
 	slot, ok := g.slot(l)
-	namespace, pod := l.get("namespace"), l.get("pod")
+	namespace, pod := l.Get("namespace"), l.Get("pod")
 	if !ok || !series.IsOwner(len(namespace), len(pod), 0, 0) || g.want != (gpu.FieldSet{}) && !g.want.HasID(f) {
 		return entry{}
 	}
@@ -188,7 +188,7 @@ func (g *gpus) share(l *line, f gpu.FieldID, scale float64) entry {
 // slot returns the slot of the line's device. A MIG instance has its GPU's UUID and
 // its own GPU_I_ID.
 func (g *gpus) slot(l *line) (int32, bool) {
-	uuid, other := l.get("UUID"), l.get("uuid")
+	uuid, other := l.Get("UUID"), l.Get("uuid")
 	if uuid == nil {
 		uuid = other
 	}
@@ -199,7 +199,7 @@ func (g *gpus) slot(l *line) (int32, bool) {
 	if len(uuid) == 0 || other != nil && string(other) != string(uuid) {
 		return 0, false
 	}
-	gi := l.get("GPU_I_ID")
+	gi := l.Get("GPU_I_ID")
 	if !series.IsDevice(len(uuid) + len("/gi") + len(gi)) {
 		g.refused[series.RefusedName]++
 		return 0, false
@@ -214,7 +214,7 @@ func (g *gpus) slot(l *line) (int32, bool) {
 // which is an optional label, else by the serial number of the card and the index of the
 // partition, which are there by default.
 func (g *gpus) amdSlot(l *line) (int32, bool) {
-	uuid, serial, id := l.get("gpu_uuid"), l.get("serial_number"), l.get("gpu_id")
+	uuid, serial, id := l.Get("gpu_uuid"), l.Get("serial_number"), l.Get("gpu_id")
 	if len(uuid) == 0 && (len(serial) == 0 || len(id) == 0) {
 		return 0, false
 	}
@@ -262,7 +262,7 @@ func (g *gpus) slotOf(key string) (int32, bool) {
 // alias records the GPU and the instance of a MIG device's UUID. An agent's own
 // metrics name a MIG device by its UUID, dcgm-exporter's by GPU and instance.
 func (g *gpus) alias(l *line) {
-	uuid, parent, gi := l.get("uuid"), l.get("parent_uuid"), l.get("gpu_instance")
+	uuid, parent, gi := l.Get("uuid"), l.Get("parent_uuid"), l.Get("gpu_instance")
 	if !series.IsDevice(len(uuid)) || !series.IsDevice(len(parent)+len("/gi")+len(gi)) || len(parent) == 0 || len(gi) == 0 {
 		return
 	}
@@ -287,23 +287,23 @@ var ownerLabels = [...][3]string{
 func (g *gpus) owner(l *line) int32 {
 	var namespace, pod, container []byte
 	for _, names := range ownerLabels {
-		ns, name := l.get(names[0]), l.get(names[1])
+		ns, name := l.Get(names[0]), l.Get(names[1])
 		switch {
 		case len(ns) == 0 || len(name) == 0:
 		case pod == nil:
-			namespace, pod, container = ns, name, l.get(names[2])
+			namespace, pod, container = ns, name, l.Get(names[2])
 		case string(ns) != string(namespace) || string(name) != string(pod):
 			return 0
 		case container == nil:
-			container = l.get(names[2])
+			container = l.Get(names[2])
 		}
 	}
 	if pod == nil {
 		return 0
 	}
-	replica := l.get("replica")
+	replica := l.Get("replica")
 	if replica == nil {
-		replica = l.get("vgpu")
+		replica = l.Get("vgpu")
 	}
 	if !series.IsOwner(len(namespace), len(pod), len(container), len(replica)) {
 		g.refused[series.RefusedName]++

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/promtext"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
@@ -28,7 +29,7 @@ func ParseHealth(text []byte) (*gpu.NodeHealth, error) {
 	var l line
 	for row := range bytes.Lines(text) {
 		row = bytes.TrimRight(row, "\r\n")
-		if len(row) == 0 || row[0] == '#' || l.parse(row) != nil || math.IsNaN(l.value) {
+		if len(row) == 0 || row[0] == '#' || l.Parse(row) != nil || math.IsNaN(l.Value) {
 			continue
 		}
 		h.take(&l)
@@ -47,26 +48,26 @@ type health struct {
 }
 
 func (h *health) take(l *line) {
-	switch string(l.name) {
+	switch string(l.Name) {
 	case "gpupilot_backend_up":
-		h.known, h.node.BackendDown = true, l.value == 0
+		h.known, h.node.BackendDown = true, l.Value == 0
 	case "gpupilot_device_up":
-		if g := h.gpu(l.get("uuid")); g != nil {
-			g.Down = l.value == 0
+		if g := h.gpu(l.Get("uuid")); g != nil {
+			g.Down = l.Value == 0
 		}
 	case "gpupilot_xid_last_seen_timestamp_seconds":
-		code, err := strconv.ParseUint(string(l.get("xid")), 10, 64)
-		if g := h.gpu(l.get("uuid")); g != nil && err == nil && l.value > 0 && l.value < maxUnix {
-			g.XIDs = append(g.XIDs, gpu.XIDCount{Code: code, Last: time.Unix(int64(l.value), 0)})
+		code, err := strconv.ParseUint(string(l.Get("xid")), 10, 64)
+		if g := h.gpu(l.Get("uuid")); g != nil && err == nil && l.Value > 0 && l.Value < promtext.MaxUnix {
+			g.XIDs = append(g.XIDs, gpu.XIDCount{Code: code, Last: time.Unix(int64(l.Value), 0)})
 		}
 	default:
-		r, ok := names.Resolve(string(l.name))
-		if !ok || r.Field != gpu.RowRemapFailure || l.value <= 0 {
+		r, ok := names.Resolve(string(l.Name))
+		if !ok || r.Field != gpu.RowRemapFailure || l.Value <= 0 {
 			return
 		}
-		uuid := l.get("UUID")
+		uuid := l.Get("UUID")
 		if uuid == nil {
-			uuid = l.get("uuid")
+			uuid = l.Get("uuid")
 		}
 		if g := h.gpu(uuid); g != nil {
 			g.RowRemapFailure = true

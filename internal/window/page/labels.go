@@ -73,10 +73,10 @@ func (x *labeller) expose(e *entry, l *line) {
 		return
 	}
 	field := e.use == value && !e.copy
-	if field && !x.names.allOf(x.isPod) && !x.names.fields.Has(e.field) || !field && !x.names.allOf(x.isPod) && !x.names.has(l.name) {
+	if field && !x.names.allOf(x.isPod) && !x.names.fields.Has(e.field) || !field && !x.names.allOf(x.isPod) && !x.names.has(l.Name) {
 		return
 	}
-	if isReserved(x.isPod, l.name) {
+	if isReserved(x.isPod, l.Name) {
 		x.refused[series.RefusedReserved]++
 		return
 	}
@@ -89,7 +89,7 @@ func (x *labeller) expose(e *entry, l *line) {
 		x.refused[series.RefusedName]++
 		return
 	}
-	if _, several := x.several[string(l.name)]; !field || several {
+	if _, several := x.several[string(l.Name)]; !field || several {
 		if e.own, ok = x.target.Ref(series.Key{Line: string(x.buffer)}); !ok {
 			return
 		}
@@ -101,19 +101,19 @@ func (x *labeller) expose(e *entry, l *line) {
 // labels returns a line's label set, and its encoding in x.buffer. It returns false if
 // a Prometheus would refuse the line.
 func (x *labeller) labels(l *line) (set labels.Labels, ok bool) {
-	x.pairs = append(x.pairs[:0], labels.Label{Name: model.MetricNameLabel, Value: string(l.name)})
-	if !l.parseUnread() || len(l.labels) > maxLineLabels || !utf8.Valid(l.name) {
+	x.pairs = append(x.pairs[:0], labels.Label{Name: model.MetricNameLabel, Value: string(l.Name)})
+	if !l.All() || len(l.Labels) > maxLineLabels || !utf8.Valid(l.Name) {
 		return set, false
 	}
-	for i := range l.labels {
-		p := &l.labels[i]
-		if len(p.value) == 0 {
+	for i := range l.Labels {
+		p := &l.Labels[i]
+		if len(p.Value) == 0 {
 			continue // as if it was missing
 		}
-		if len(p.name) == 0 || !utf8.Valid(p.name) || !utf8.Valid(p.value) {
+		if len(p.Name) == 0 || !utf8.Valid(p.Name) || !utf8.Valid(p.Value) {
 			return set, false
 		}
-		x.pairs = append(x.pairs, labels.Label{Name: string(p.name), Value: string(p.value)})
+		x.pairs = append(x.pairs, labels.Label{Name: string(p.Name), Value: string(p.Value)})
 	}
 	if !x.isPod {
 		for _, name := range OwnerLabels {

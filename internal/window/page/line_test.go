@@ -11,108 +11,6 @@ import (
 	"testing"
 )
 
-func show(l *line) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s", l.name)
-	for _, x := range l.labels {
-		fmt.Fprintf(&b, " %s=%q", x.name, x.value)
-	}
-	fmt.Fprintf(&b, " %v", l.value)
-	if l.stamp != 0 {
-		fmt.Fprintf(&b, " @%d", l.stamp)
-	}
-	return b.String()
-}
-
-func TestLines(t *testing.T) {
-	f := func(in, want string) {
-		t.Helper()
-		var l line
-		if err := l.parse([]byte(in)); err != nil {
-			t.Errorf("%s: %v", in, err)
-		} else if got := show(&l); got != want {
-			t.Errorf("%s\n got %s\nwant %s", in, got, want)
-		}
-	}
-	f(`up 1`, `up 1`)
-	f(`a:b_c9 -1.5e3`, `a:b_c9 -1500`)
-	f("\tup \t 1 ", `up 1`)
-	f(`up{} 1`, `up 1`)
-	f(`up{a="b"} 1`, `up a="b" 1`)
-	f(`up { a = "b" , c="d", } 1`, `up a="b" c="d" 1`)
-	f(`up{a="}{,\"\\\n\t"} 0.25`, `up a="}{,\"\\\n\\t" 0.25`)
-	f(`up{a=""} +Inf`, `up a="" +Inf`)
-	f(`up NaN`, `up NaN`)
-	f(`up 1 1700000000123`, `up 1 @1700000000123`)
-	f(`up 1 1700000000.123`, `up 1 @1700000000123`)
-	f(`up{a="b"} 1 # {trace="x}"} 0.5`, `up a="b" 1`)
-	f(`up 1 1700000000.5 # {t="x"} 0.5 1700000000`, `up 1 @1700000000500`)
-	f(`{"a name", b="c"} 1`, `a name b="c" 1`)
-	f(`DCGM_FI_DEV_POWER_USAGE{gpu="0"} 378.461000`, `DCGM_FI_DEV_POWER_USAGE gpu="0" 378.461`)
-}
-
-func TestBadLines(t *testing.T) {
-	f := func(in string, want error) {
-		t.Helper()
-		var l line
-		if err := l.parse([]byte(in)); err != want {
-			t.Errorf("%s: error %v, want %v", in, err, want)
-		}
-	}
-	f(`9up 1`, errName)
-	f(`<html>`, errName)
-	f(`{a="b"} 1`, errName)
-	f(`up`, errValue)
-	f(`up `, errValue)
-	f(`up{a="b"}`, errValue)
-	f(`up{a="b"}1`, errValue)
-	f(`up one`, errValue)
-	f(`up 1 soon`, errStamp)
-	f(`up 1 1e40`, errStamp)
-	f(`up 1 2 3`, errStamp)
-	f(`up{a="b" 1`, errLabels)
-	f(`up{a="b`, errLabels)
-	f(`up{a=b} 1`, errLabels)
-	f(`up{a} 1`, errLabels)
-	f(`up{a="b"c="d"} 1`, errLabels)
-	f(`up{`, errLabels)
-	f(`{"a":1}`, errLabels)
-	f(`x{modelName="NVIDIA "Q" A\100"} 1`, errLabels) // dcgm-exporter before 4.8.3
-}
-
-func TestFloatsAreAsStrconvReadsThem(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 200_000 {
-		s := strconv.FormatFloat(math.Float64frombits(r.Uint64()), 'g', -1, 64)
-		if r.IntN(2) == 0 {
-			s = strconv.FormatFloat(r.Float64()*math.Pow10(r.IntN(12)), 'f', r.IntN(7), 64)
-		}
-		want, err := strconv.ParseFloat(s, 64)
-		got, ok := parseFloat([]byte(s))
-		if ok != (err == nil) || math.Float64bits(got) != math.Float64bits(want) && !math.IsNaN(want) {
-			t.Fatalf("%s: got %v, %v; want %v, %v", s, got, ok, want, err)
-		}
-		tail, _, err := parseTail([]byte(" " + s))
-		if ok != (err == nil) || math.Float64bits(tail) != math.Float64bits(got) {
-			t.Fatalf("a line's tail %q: %v, %v; want %v, %v", s, tail, err, got, ok)
-		}
-	}
-	for _, s := range []string{"", ".", "-", "1..2", "1.2.3", "0x", "1e", "1_0"} {
-		if v, ok := parseFloat([]byte(s)); ok {
-			t.Errorf("%q is %v", s, v)
-		}
-		if v, _, err := parseTail([]byte(" " + s)); err == nil {
-			t.Errorf("a line's tail %q is %v", s, v)
-		}
-	}
-	for _, digits := range []string{"999999999999999", "1000000000000001", "12345678901234567", "1.23456789012345", "1.234567890123456", "5.", ".5", "00000000000000001"} {
-		want, _ := strconv.ParseFloat(digits, 64)
-		if got, _, err := parseTail([]byte(" " + digits)); got != want || err != nil {
-			t.Errorf("a line's tail %q is %v, %v", digits, got, err)
-		}
-	}
-}
-
 // randomLine is a well-formed line and what it says.
 func randomLine(r *rand.Rand) (text, want string) {
 	const alphabet = `ab{}",=\ #` + "\n\tüλ"
@@ -156,10 +54,10 @@ type recorder struct {
 }
 
 func (r *recorder) identify(l *line, _ *labelMemo) entry {
-	l.get("") // takes labels apart that the memo knows
+	l.Get("") // takes labels apart that the memo knows
 	l2 := *l
-	l2.value, l2.stamp = 0, 0
-	text := strings.TrimSuffix(show(&l2), " 0")
+	l2.Value, l2.Stamp = 0, 0
+	text := strings.TrimSuffix(l2.String(), " 0")
 	r.series = append(r.series, text)
 	return entry{use: part, slot: int32(len(r.series) - 1), scale: 1}
 }

@@ -5,6 +5,7 @@ package page
 import (
 	"hash/maphash"
 
+	"github.com/gpupilot/gpupilot/internal/base/promtext"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
@@ -28,6 +29,12 @@ type labelFacts struct {
 	slot, owner int32
 }
 
+// line is a sample line, and what is remembered of its labels.
+type line struct {
+	promtext.Line
+	facts *labelFacts // nil: nothing
+}
+
 // maxMemo is the limit of cached label texts: 1,024 devices with four texts each.
 // Beyond, labels are parsed line by line.
 const maxMemo = 1 << 12
@@ -44,18 +51,18 @@ func (m *labelMemo) begin() {
 // parse parses a line whose identity probably ends at end. Labels that an earlier
 // line of the page has are not parsed again until get needs them.
 func (m *labelMemo) parse(l *line, text []byte, end int, seed maphash.Seed) error {
-	n := nameEnd(text, 0)
+	n := promtext.NameEnd(text, 0)
 	if n == 0 || n >= end || text[n] != '{' {
 		l.facts = nil
-		return l.parse(text)
+		return l.Parse(text)
 	}
 	hash := maphash.Bytes(seed, text[n:end])
 	if place, ok := m.places[hash]; ok {
 		l.facts = &m.facts[place]
-		return l.parseKnown(text, n, end)
+		return l.ParseKnown(text, n, end)
 	}
 	l.facts = nil
-	if err := l.parse(text); err != nil || l.end != end || len(m.facts) >= maxMemo {
+	if err := l.Parse(text); err != nil || l.End != end || len(m.facts) >= maxMemo {
 		return err
 	}
 	m.places[hash] = int32(len(m.facts))

@@ -5,6 +5,7 @@ package page
 import (
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/promtext"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -32,7 +33,7 @@ func (x *labeller) scrapeMeters() []meter {
 		if !x.names.allOf(x.isPod) && !x.names.has([]byte(name)) {
 			continue
 		}
-		set, ok := x.labels(&line{name: []byte(name)})
+		set, ok := x.labels(&line{Line: promtext.Line{Name: []byte(name)}})
 		if !ok {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/promtext"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -267,7 +268,7 @@ func (p *Reader) refuse(text []byte, err error) {
 // End finishes a page. It fails if the text is not a metrics page or exceeds a limit.
 // Single bad lines are counted.
 func (p *Reader) End() error {
-	p.line.release()
+	p.line.Release()
 	if p.at != len(p.entries) {
 		p.differ(p.at)
 	}
@@ -308,10 +309,10 @@ func (p *Reader) tooMuch() error {
 // sample parses one sample line. at is the index of the expected entry. The returned
 // entry is valid until the next line.
 func (p *Reader) sample(text []byte, at *int) (*entry, float64, int64, error) {
-	end := identityEnd(text)
+	end := promtext.IdentityEnd(text)
 	if end > 0 {
 		if e := p.expect(maphash.Bytes(p.seed, text[:end]), at); e != nil {
-			v, stamp, err := parseTail(text[end:])
+			v, stamp, err := promtext.Tail(text[end:])
 			if err == nil && e.evidence != noEvidence {
 				p.observe(e, v)
 			}
@@ -325,18 +326,18 @@ func (p *Reader) sample(text []byte, at *int) (*entry, float64, int64, error) {
 	e := &p.found
 	*e = p.who.identify(&p.line, p.memo)
 	if e.evidence != noEvidence {
-		p.observe(e, p.line.value)
+		p.observe(e, p.line.Value)
 	}
 	if e.use == value || e.use == share {
 		if p.series++; p.series > maxSeries {
 			*e = entry{}
 		}
 	}
-	if end == p.line.end && len(p.next) < p.most {
+	if end == p.line.End && len(p.next) < p.most {
 		e.hash = maphash.Bytes(p.seed, text[:end])
 		p.next = append(p.next, *e)
 	}
-	return e, p.line.value, p.line.stamp, nil
+	return e, p.line.Value, p.line.Stamp, nil
 }
 
 // expect finds the entry of an identity at index at or after it, because lines may
@@ -415,18 +416,6 @@ func (p *Reader) take(e *entry, v float64, stamp int64) {
 	}
 }
 
-// identityEnd guesses the end of a line's identity: after its last closing brace, or
-// at the first blank if it has no brace. sample verifies the guess by parsing.
-func identityEnd(b []byte) int {
-	if i := bytes.LastIndexByte(b, '}'); i >= 0 {
-		return i + 1
-	}
-	if bytes.IndexByte(b, '{') >= 0 {
-		return 0
-	}
-	return wordEnd(b, 0)
-}
-
 // beginning returns the beginning of a bad line. Most of a long line is not copied.
 func beginning(b []byte) string {
 	const most = 80
@@ -437,16 +426,12 @@ func beginning(b []byte) string {
 // the page does not say it.
 func (p *Reader) CollectedAt() (at time.Time, ok bool) {
 	s := p.Meta.Collected
-	if !(s > 0 && s < maxUnix) {
+	if !(s > 0 && s < promtext.MaxUnix) {
 		return time.Time{}, false
 	}
 	whole, part := math.Modf(s)
 	return time.Unix(int64(whole), int64(math.Round(part*1e6))*1000), true // a float64 has the precision of a microsecond
 }
-
-// maxUnix is a time in seconds since 1970 (in the year 2255) that fits an int64 of
-// nanoseconds.
-const maxUnix = 9e9
 
 // NewestLine returns the newest timestamp of a line with a value, in ms since 1970;
 // 0 if no line has one.

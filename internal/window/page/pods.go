@@ -8,6 +8,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/gpupilot/gpupilot/internal/base/promtext"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -126,15 +127,15 @@ func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
 // classify selects the lines of the metrics. Quantiles of summaries are ignored, and so are
 // buckets of histograms that no metric asks for: they cannot be summed.
 func (m *podMetrics) classify(l *line) entry {
-	asked := func(x Metric) bool { return x.Name == string(l.name) }
-	if !slices.ContainsFunc(m.metrics, asked) || l.get("quantile") != nil {
+	asked := func(x Metric) bool { return x.Name == string(l.Name) }
+	if !slices.ContainsFunc(m.metrics, asked) || l.Get("quantile") != nil {
 		return entry{}
 	}
-	isBucket := l.get("le") != nil
+	isBucket := l.Get("le") != nil
 	var cells []int32
 	for i := range m.metrics {
 		x := &m.metrics[i]
-		if x.Name != string(l.name) || (x.Bucket != Bucket{}) != isBucket || x.Label != "" && string(l.get(x.Label)) != x.Value {
+		if x.Name != string(l.Name) || (x.Bucket != Bucket{}) != isBucket || x.Label != "" && string(l.Get(x.Label)) != x.Value {
 			continue
 		}
 		if c, ok := m.cell(i, l); ok {
@@ -158,12 +159,12 @@ func (m *podMetrics) cell(i int, l *line) (int32, bool) {
 	by, edge := m.metrics[i].By, 0.0
 	if (m.metrics[i].Bucket != Bucket{}) {
 		by = "le"
-		if edge, ok = parseFloat(l.get(by)); !ok || edge != edge {
+		if edge, ok = promtext.Float(l.Get(by)); !ok || edge != edge {
 			return 0, false
 		}
 	}
 	if by != "" {
-		at.by = string(l.get(by))
+		at.by = string(l.Get(by))
 	}
 	c, ok := m.places[at]
 	if !ok {
