@@ -41,6 +41,7 @@ type cluster struct {
 	gated    bool
 	ordered  bool
 	budgets  []drain.Budget
+	size     int // pods of a replica, which the budgets count; 0: 1
 	random   *rand.Rand
 	rate     float64 // requests/s of each server
 	cut      int
@@ -78,7 +79,7 @@ func (c *cluster) observe() Observation {
 		}
 		r.Readings = []Reading{value}
 		for _, b := range c.budgets {
-			r.Disrupts = append(r.Disrupts, b.Name)
+			r.Disrupts = append(r.Disrupts, slices.Repeat([]string{b.Name}, max(1, c.size))...)
 		}
 		o.Pods = append(o.Pods, r)
 	}
@@ -267,7 +268,7 @@ func TestDisruptionBudgetHoldsTheScaleDown(t *testing.T) {
 	for range 10 {
 		c.second()
 	}
-	if c.replicas != 4 || c.last.Leaving != 0 || c.last.Rule != RuleDisruption || !strings.Contains(c.last.Sentence(), "PodDisruptionBudget chat allows no disruption now: keep 4 instead of 2") {
+	if c.replicas != 4 || c.last.Leaving != 0 || c.last.Rule != RuleDisruption || !strings.Contains(c.last.Sentence(), "PodDisruptionBudget chat does not allow it now: keep 4 instead of 2") {
 		t.Errorf("%d replicas, %d leave: %s", c.replicas, c.last.Leaving, c.last.Sentence())
 	}
 	c.budgets[0].Allowed = 1 // its controller does not see yet what left
@@ -283,6 +284,20 @@ func TestDisruptionBudgetHoldsTheScaleDown(t *testing.T) {
 	c.p.Min, c.p.Max = 1, 1
 	if d, _ := Decide(c.p, unknown, c.state, c.now.Add(time.Second)); d.Replicas != 2 || len(d.Leave) != 0 {
 		t.Errorf("budgets unknown: %s", d.Sentence())
+	}
+}
+
+// A group of four pods leaves when a budget allows four disruptions.
+func TestDisruptionBudgetCountsPodsOfGroups(t *testing.T) {
+	c := newCluster(t, 4)
+	c.size, c.budgets = 4, []drain.Budget{{Name: "chat", Allowed: 7}}
+	c.second()
+	c.want(1)
+	for range 5 {
+		c.second()
+	}
+	if c.last.Leaving != 1 || !strings.Contains(c.last.Sentence(), "PodDisruptionBudget chat does not allow it") {
+		t.Errorf("%d groups leave with 7 disruptions allowed: %s", c.last.Leaving, c.last.Sentence())
 	}
 }
 

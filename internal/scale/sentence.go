@@ -79,7 +79,7 @@ func (s Step) Sentence() string {
 		if f.By == "" {
 			return fmt.Sprintf("PodDisruptionBudgets cannot be read, and unknown is not allowed: keep %d instead of %d", s.After, s.Before)
 		}
-		return fmt.Sprintf("PodDisruptionBudget %s allows no disruption now: keep %d instead of %d", f.By, s.After, s.Before)
+		return fmt.Sprintf("PodDisruptionBudget %s does not allow it now: keep %d instead of %d", f.By, s.After, s.Before)
 	case RuleSetToZero:
 		return fmt.Sprintf("the replicas were set to 0, and not by this controller: 0 instead of %d until they are set to 1 or more", s.Before)
 	}

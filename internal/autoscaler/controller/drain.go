@@ -24,14 +24,14 @@ const gatesLag = 2 * time.Second
 
 // prepareDrain adds what spec.drain needs to an observation. Decisions that are only
 // advised take no replica out of the endpoints.
-func (w *workload) prepareDrain(p *scale.Policy, o *scale.Observation, r *report, pods []*corev1.Pod) {
+func (w *workload) prepareDrain(p *scale.Policy, o *scale.Observation, r *report, units *replica.Units) {
 	if r.plan.Actuation == v1alpha1.ActuationAdvise {
 		p.Drain = 0
 	}
 	if p.Drain == 0 {
 		return
 	}
-	w.shared.budgets.Apply(o, w.key.Namespace, pods)
+	w.shared.budgets.Apply(o, w.key.Namespace, units)
 	for i := range o.Pods {
 		o.Pods[i].Ordinal -= r.target.First
 	}
@@ -45,7 +45,7 @@ func (w *workload) drain(r *report, p *scale.Policy, o *scale.Observation, pods 
 		failure = w.writeGates(r, pods, now)
 	}
 	if p.Drain > 0 {
-		c := drain.Condition(&drain.Case{Decision: d, Sources: r.plan.Sources, Template: r.target.Pods, Pods: pods, Failure: failure})
+		c := drain.Condition(&drain.Case{Decision: d, Sources: r.plan.Sources, Template: r.target.Template.Pods, Pods: pods, Failure: failure})
 		r.draining = &c
 	}
 }

@@ -54,14 +54,15 @@ func (c *Controller) sample(now time.Time) {
 		}
 		var serving []*corev1.Pod
 		allocated := 0
-		for _, pod := range c.deps.Pods.Select(w.key.Namespace, *sel) {
+		units := replica.UnitsOf(c.deps.Pods, w.key.Namespace, *sel)
+		for _, pod := range units.All() {
 			if replica.Finished(pod) || pod.Spec.NodeName == "" {
 				continue
 			}
 			if n, known := c.deps.Devices.OfPod(pod); known {
 				allocated += n
 			}
-			if replica.Serving(pod) {
+			if replica.Serving(pod) && !replica.IsWorker(pod) {
 				serving = append(serving, pod)
 			}
 		}
@@ -113,5 +114,5 @@ func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
 
 // readerAt reads values of pods that are not older than maxAge.
 func (s *shared) readerAt(now time.Time, maxAge time.Duration) observe.Reader {
-	return observe.Reader{Values: trust.Values{Store: s.deps.Store, Devices: s.deps.Devices}, Now: now, MaxAge: maxAge}
+	return observe.Reader{Values: trust.Values{Store: s.deps.Store, Devices: s.deps.Devices}, Now: now, MaxAge: maxAge, Holds: s.deps.Devices.MostOfPod}
 }

@@ -352,7 +352,7 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err
 
 // countPods counts the target's serving and starting pods.
 func (w *workload) countPods(t *target.Target) (serving, starting int32) {
-	for _, pod := range w.shared.deps.Pods.Select(w.key.Namespace, t.Selector) {
+	for _, pod := range replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector).Pods {
 		if replica.Finished(pod) {
 			continue
 		}
@@ -370,11 +370,12 @@ func (w *workload) countPods(t *target.Target) (serving, starting int32) {
 func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	began := time.Now()
 	t, p := r.target, r.plan
-	pods := w.shared.deps.Pods.Select(w.key.Namespace, t.Selector)
+	units := replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector)
+	pods := units.Pods
 	w.startup.Observe(pods)
-	w.updateRoutes(pods)
+	w.updateRoutes(units.All())
 	pol := p.Policy
-	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, t.Pods, pods)
+	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, &t.Template, &units)
 	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
 		pol.Startup, pol.TypicalStartup = time.Duration(l.P95Seconds)*time.Second, w.startup.Typical()
 	}
@@ -382,14 +383,14 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	r.bounds = w.bounds.Apply(&p.Compiled, &pol, r.object.Status.Override, now)
 	r.podsProblem, r.pending = w.podsProblem(p, pods), replica.Pending(pods)
 	reader := w.shared.readerAt(now, pol.MaxAge)
-	obs := reader.Observe(t.Replicas, pods, p.Sources)
+	obs := reader.Observe(t.Replicas, &units, p.Sources)
 	obs.Totals, r.queryProblem = w.shared.totals(w.key, p)
 	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
 		w.state = memory.Resume(w.state, gap)
 	}
 	w.suspended = false
 	before := w.state
-	w.prepareDrain(&pol, &obs, r, pods)
+	w.prepareDrain(&pol, &obs, r, &units)
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)
 	w.shared.meters.recordDecision(&d, spent)

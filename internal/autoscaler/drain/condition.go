@@ -62,7 +62,7 @@ func (c *Case) reason() (reason, message string) {
 			if name == "" {
 				return reasonDisruption, "PodDisruptionBudgets cannot be read, so no replica is removed: see docs/drain.md"
 			}
-			return reasonDisruption, fmt.Sprintf("PodDisruptionBudget %s allows no disruption, so no replica is removed", name)
+			return reasonDisruption, fmt.Sprintf("PodDisruptionBudget %s does not allow it, so no replica is removed", name)
 		}
 	}
 	without := slices.IndexFunc(c.Pods, func(p *corev1.Pod) bool { return !replica.Gated(&p.Spec) && !replica.Finished(p) })

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/drain"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
 // maxBudgets bounds the PodDisruptionBudgets of a namespace that are evaluated. With more,
@@ -66,7 +67,7 @@ func (d *Disruptions) Changed(b *policyv1.PodDisruptionBudget, gone bool) {
 }
 
 // Apply adds to an observation what PodDisruptionBudgets allow.
-func (d *Disruptions) Apply(o *scale.Observation, namespace string, pods []*corev1.Pod) {
+func (d *Disruptions) Apply(o *scale.Observation, namespace string, units *replica.Units) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	all := d.byNamespace[namespace]
@@ -77,8 +78,8 @@ func (d *Disruptions) Apply(o *scale.Observation, namespace string, pods []*core
 	if len(all) == 0 {
 		return
 	}
-	byName := make(map[string]*corev1.Pod, len(pods))
-	for _, pod := range pods {
+	byName := make(map[string]*corev1.Pod, len(units.Pods))
+	for _, pod := range units.Pods {
 		byName[pod.Name] = pod
 	}
 	for i := range o.Pods {
@@ -87,9 +88,11 @@ func (d *Disruptions) Apply(o *scale.Observation, namespace string, pods []*core
 		if pod == nil {
 			continue
 		}
-		for name, b := range all {
-			if b.selector.Matches(labels.Set(pod.Labels)) {
-				r.Disrupts = append(r.Disrupts, name)
+		for _, member := range units.Members(pod) {
+			for name, b := range all {
+				if b.selector.Matches(labels.Set(member.Labels)) {
+					r.Disrupts = append(r.Disrupts, name)
+				}
 			}
 		}
 		slices.Sort(r.Disrupts)

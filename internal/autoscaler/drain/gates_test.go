@@ -237,7 +237,7 @@ func TestDisruptions(t *testing.T) {
 	pods := []*corev1.Pod{gated("llm", "chat")}
 	seen := func() scale.Observation {
 		o := scale.Observation{Pods: []scale.Replica{{Name: "chat"}}}
-		d.Apply(&o, "llm", pods)
+		d.Apply(&o, "llm", &replica.Units{Pods: pods})
 		return o
 	}
 	if o := seen(); !o.DisruptionsLost {

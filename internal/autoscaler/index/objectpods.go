@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
 // The resources whose pods are found by owner references.
@@ -27,9 +29,6 @@ var (
 func ownerResources() []schema.GroupResource {
 	return []schema.GroupResource{replicaSetsResource, statefulSetsResource, {Group: "batch", Resource: "jobs"}, lwsResource}
 }
-
-// lwsNameLabel is the label of all pods of a LeaderWorkerSet with its name.
-const lwsNameLabel = "leaderworkerset.sigs.k8s.io/name"
 
 // maxOwners bounds the owners between a pod and its workload. A worker of a
 // LeaderWorkerSet has the most: its StatefulSet, its leader, the leaders' StatefulSet
@@ -134,7 +133,7 @@ func (o *Objects) childrenOf(object *Object, r schema.GroupResource) []*Object {
 // appendGroups appends the pods of a LeaderWorkerSet: the leaders, which a StatefulSet
 // of the set owns, and the workers, which a StatefulSet of their leader owns.
 func (o *Objects) appendGroups(dst []*corev1.Pod, pods *Pods, lws *Object) []*corev1.Pod {
-	mine := labels.SelectorFromSet(labels.Set{lwsNameLabel: lws.Name})
+	mine := labels.SelectorFromSet(labels.Set{replica.SetLabel: lws.Name})
 	first := len(dst)
 	for _, leaders := range o.childrenOf(lws, statefulSetsResource) {
 		dst = appendMatching(dst, pods, lws.Namespace, leaders.UID, leaders.Selector)

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
 // ownedPod is a pod of a namespace with a controller.
@@ -41,7 +43,7 @@ func statefulSet(name, uid, kind, owner, ownerUID string) *appsv1.StatefulSet {
 			Namespace: "ml", Name: name, UID: types.UID(uid),
 			OwnerReferences: []metav1.OwnerReference{{Kind: kind, Name: owner, UID: types.UID(ownerUID), Controller: &isController}},
 		},
-		Spec: appsv1.StatefulSetSpec{Selector: matching(map[string]string{lwsNameLabel: "llm"})},
+		Spec: appsv1.StatefulSetSpec{Selector: matching(map[string]string{replica.SetLabel: "llm"})},
 	}
 }
 
@@ -70,7 +72,7 @@ func TestPodsOf(t *testing.T) {
 		o, pods := runObjects(t, ownerServer()), NewPods()
 		o.cfg.Mapper.(*meta.DefaultRESTMapper).Add(schema.GroupVersionKind{Group: lwsResource.Group, Version: "v1", Kind: "LeaderWorkerSet"}, meta.RESTScopeNamespace)
 		web := func(hash string) map[string]string { return map[string]string{"app": "web", "hash": hash} }
-		llm := map[string]string{lwsNameLabel: "llm"}
+		llm := map[string]string{replica.SetLabel: "llm"}
 		for _, p := range []*corev1.Pod{
 			ownedPod("ml", "web-2-a", web("web-2"), "ReplicaSet", "web-2", "r2"),
 			ownedPod("ml", "web-1-b", web("web-1"), "ReplicaSet", "web-1", "r1"),
@@ -83,7 +85,7 @@ func TestPodsOf(t *testing.T) {
 			somePod("ml", "no-owner", web("web-1")),
 			ownedPod("ml", "llm-0", llm, "StatefulSet", "llm", "s1"),
 			ownedPod("ml", "llm-0-1", llm, "StatefulSet", "llm-0", "s2"),
-			ownedPod("ml", "llm-forged", map[string]string{lwsNameLabel: "other"}, "StatefulSet", "llm", "s1"),
+			ownedPod("ml", "llm-forged", map[string]string{replica.SetLabel: "other"}, "StatefulSet", "llm", "s1"),
 		} {
 			pods.OnAdd(p, true)
 		}

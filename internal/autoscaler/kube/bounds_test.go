@@ -32,7 +32,7 @@ const (
 // bounded are the fields whose length the API server bounds, or that only it, the
 // scheduler and the kubelet write.
 var bounded = []string{
-	"ObjectMeta.Name", "ObjectMeta.Namespace", "ObjectMeta.UID", "ObjectMeta.ResourceVersion", "ObjectMeta.Annotations[" + PodDeletionCost,
+	"ObjectMeta.Name", "ObjectMeta.Namespace", "ObjectMeta.UID", "ObjectMeta.ResourceVersion",
 	"TypeMeta.", ".NodeName", ".Ports[].Name", ".Ports[].Protocol", ".Ports[].HostIP", "Containers[].Name", "ontainers[].RestartPolicy", ".ResourceClaims[].",
 	"MatchExpressions[].Operator", "Requests[].Name", ".DeviceClassName", "Status.Phase", "Status.PodIP", "Status.HostIP", "Status.ResourceClaimStatuses[]", "Status.Conditions[]",
 	"Status.ContainerStatuses[]", "Status.InitContainerStatuses[]", "Status.Allocation", "Status.Conditions",

@@ -31,6 +31,7 @@ const (
 	maxLabels       = 64      // of an object
 	maxLabelBytes   = 8 << 10 // of an object's keys and values, and of a selector's
 	maxName         = 253     // bytes of a name, a kind or an API version
+	maxNumber       = 11      // bytes of an annotation that is a number of 32 bits
 	maxContainers   = 64      // of a pod, with ports or GPUs
 	maxPorts        = 64      // of a container
 	maxGPUResources = 16      // of a container
@@ -236,8 +237,13 @@ func slimPod(pod *corev1.Pod, more []string) *corev1.Pod {
 		slim.Status.HostIPs = pod.Status.HostIPs
 	}
 	slim.OwnerReferences = slimOwner(pod)
-	if cost, ok := pod.Annotations[PodDeletionCost]; ok {
-		slim.Annotations = map[string]string{PodDeletionCost: cost}
+	for _, key := range [...]string{PodDeletionCost, replica.SizeAnnotation} {
+		if value, ok := pod.Annotations[key]; ok && len(value) <= maxNumber {
+			if slim.Annotations == nil {
+				slim.Annotations = map[string]string{}
+			}
+			slim.Annotations[key] = value
+		}
 	}
 	if owner := controllerOf(pod); owner != nil && holdsGPUs(slim) {
 		slim.OwnerReferences = []metav1.OwnerReference{*owner} // for kube_pod_owner

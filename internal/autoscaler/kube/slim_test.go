@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
 func somePod(namespace, name string, set map[string]string) *corev1.Pod {
@@ -27,7 +29,7 @@ func TestSlimPod(t *testing.T) {
 	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: time.Unix(9, 0)}}
 	hosts := []corev1.HostIP{{IP: "1.2.3.1"}, {IP: "fd00::1"}}
 	full := somePod("a", "b", map[string]string{"app": "x"})
-	full.Annotations = map[string]string{"big": strings.Repeat("x", 1000), PodDeletionCost: "5"}
+	full.Annotations = map[string]string{"big": strings.Repeat("x", 1000), PodDeletionCost: "5", replica.SizeAnnotation: "4"}
 	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	full.Spec.NodeName, full.Spec.HostNetwork = "n", true
 	full.Spec.Containers = []corev1.Container{{
@@ -44,7 +46,7 @@ func TestSlimPod(t *testing.T) {
 	full.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu"}}
 	got := slimPod(full, nil)
 	want := somePod("a", "b", map[string]string{"app": "x"})
-	want.Annotations = map[string]string{PodDeletionCost: "5"}
+	want.Annotations = map[string]string{PodDeletionCost: "5", replica.SizeAnnotation: "4"}
 	want.Spec.NodeName, want.Spec.HostNetwork = "n", true
 	want.Spec.Containers = []corev1.Container{{
 		Name: "c", Ports: []corev1.ContainerPort{{ContainerPort: 1}}, Resources: corev1.ResourceRequirements{Limits: gpus},

@@ -30,12 +30,14 @@ type Reader struct {
 	Values
 	Now    time.Time
 	MaxAge time.Duration // readings that are older are absent
+	// Holds returns how many GPUs a pod holds; negative: unknown.
+	Holds func(pod *corev1.Pod) int
 }
 
-// Observe returns the observation of a workload with these pods.
-func (v Reader) Observe(replicas int32, pods []*corev1.Pod, sources []policy.Source) scale.Observation {
-	o := scale.Observation{Replicas: replicas, Pods: make([]scale.Replica, 0, len(pods)), Version: replica.NewestVersion(pods)}
-	for _, pod := range pods {
+// Observe returns the observation of a workload with these replicas.
+func (v Reader) Observe(replicas int32, units *replica.Units, sources []policy.Source) scale.Observation {
+	o := scale.Observation{Replicas: replicas, Pods: make([]scale.Replica, 0, len(units.Pods)), Version: replica.NewestVersion(units.Pods)}
+	for _, pod := range units.Pods {
 		if replica.Finished(pod) {
 			continue
 		}
@@ -48,7 +50,7 @@ func (v Reader) Observe(replicas int32, pods []*corev1.Pod, sources []policy.Sou
 			r.Out, r.InFlight = !replica.IsReady(pod), v.readInFlight(pod, sources)
 		}
 		for i := range sources {
-			r.Readings[i] = v.readSignal(pod, &sources[i])
+			r.Readings[i] = v.readSignal(pod, units.Members(pod), &sources[i])
 			if sources[i].Pace != nil {
 				r.Paces = append(r.Paces, make([]scale.Pace, i+1-len(r.Paces))...)
 				r.Paces[i] = v.readPace(pod, &sources[i])
@@ -74,16 +76,60 @@ func (v Reader) readInFlight(pod *corev1.Pod, sources []policy.Source) scale.Rea
 	return scale.Reading{}
 }
 
-// readSignal returns a pod's reading of one signal.
-func (v Reader) readSignal(pod *corev1.Pod, src *policy.Source) scale.Reading {
+// readSignal returns a replica's reading of one signal. The server of a group is its
+// leader's; GPUs are those of all its members.
+func (v Reader) readSignal(pod *corev1.Pod, members []*corev1.Pod, src *policy.Source) scale.Reading {
 	switch {
 	case src.Kind == policy.Pods:
 		return v.sumTerms(pod, src.Terms)
+	case src.Kind == policy.GPU && len(members) > 1:
+		return v.readGroup(members, src.Field)
 	case src.Kind == policy.GPU:
-		s, ok := v.Field(pod, src.Field, v.Now, v.MaxAge)
-		return scale.Reading{Value: s.Value, At: s.At, OK: ok, MaxAge: s.MaxAge}
+		return v.readField(pod, src.Field)
 	}
 	return scale.Reading{}
+}
+
+func (v Reader) readField(pod *corev1.Pod, f gpu.FieldID) scale.Reading {
+	s, ok := v.Field(pod, f, v.Now, v.MaxAge)
+	return scale.Reading{Value: s.Value, At: s.At, OK: ok, MaxAge: s.MaxAge}
+}
+
+// readGroup combines the GPUs of a group as those of a pod are combined. The reading has the
+// time of its oldest part, and is absent if a member that holds GPUs, or may hold some, has
+// no value.
+func (v Reader) readGroup(members []*corev1.Pod, f gpu.FieldID) (out scale.Reading) {
+	field, known := gpu.Lookup(f)
+	if !known {
+		return scale.Reading{}
+	}
+	gpus := 0
+	for _, pod := range members {
+		n := v.Holds(pod)
+		if n == 0 {
+			continue
+		}
+		n = max(n, 1)
+		r := v.readField(pod, f)
+		if !r.OK {
+			return scale.Reading{}
+		}
+		if !out.OK || r.At.Before(out.At) {
+			out.At, out.MaxAge = r.At, r.MaxAge
+		}
+		switch {
+		case field.PodAgg == gpu.Mean:
+			out.Value += (r.Value - out.Value) * float64(n) / float64(gpus+n)
+		case field.PodAgg == gpu.Max && out.OK:
+			out.Value = max(out.Value, r.Value)
+		case field.PodAgg == gpu.NoAggregate && out.OK:
+			return scale.Reading{}
+		default:
+			out.Value += r.Value
+		}
+		out.OK, gpus = true, gpus+n
+	}
+	return out
 }
 
 // sumTerms adds up the terms of a pod's reading. The reading has the time of its

@@ -12,6 +12,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -44,6 +45,11 @@ func (f fixed) PodMetricStep(_, pod, metric string, _ time.Time, _ time.Duration
 	return series.Step{From: from, To: to}, ok && too
 }
 
+// readerOf reads values as of at(10). A pod holds as many GPUs as its name's last digit says.
+func readerOf(shown fixed) Reader {
+	return Reader{shown, at(10), time.Minute, func(pod *corev1.Pod) int { return int(pod.Name[len(pod.Name)-1] - '0') }}
+}
+
 // A reading of several terms is there when all of them are, each under the
 // first of its names that the pod shows.
 func TestTermsOfAReading(t *testing.T) {
@@ -53,7 +59,7 @@ func TestTermsOfAReading(t *testing.T) {
 	}}
 	f := func(name string, shown fixed, want scale.Reading) {
 		t.Helper()
-		if diff := cmp.Diff(want, Reader{shown, at(10), time.Minute}.readSignal(podtest.Pod("a", "x", at(0)), &src)); diff != "" {
+		if diff := cmp.Diff(want, readerOf(shown).readSignal(podtest.Pod("a", "x", at(0)), nil, &src)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
@@ -72,7 +78,7 @@ func TestPaceOfABatch(t *testing.T) {
 	}
 	f := func(name string, shown fixed, want scale.Pace) {
 		t.Helper()
-		if diff := cmp.Diff(want, Reader{shown, at(10), time.Minute}.readPace(podtest.Pod("a", "x", at(0)), &policy.Source{Pace: &src})); diff != "" {
+		if diff := cmp.Diff(want, readerOf(shown).readPace(podtest.Pod("a", "x", at(0)), &policy.Source{Pace: &src})); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
@@ -94,9 +100,9 @@ func TestPaceOfABatch(t *testing.T) {
 	f("one is missing", fixed{"rate x/itl_sum": {At: at(9), Value: 12}}, scale.Pace{})
 
 	sources := []policy.Source{{Kind: policy.Pods}, {Kind: policy.Pods, Pace: &src}}
-	o := Reader{fixed{
+	o := readerOf(fixed{
 		"rate x/itl_sum": {At: at(9), Value: 12}, "rate x/itl_count": {At: at(9), Value: 600},
-	}, at(10), time.Minute}.Observe(1, []*corev1.Pod{podtest.Pod("a", "x", at(0), podtest.Ready(at(1)))}, sources)
+	}).Observe(1, &replica.Units{Pods: []*corev1.Pod{podtest.Pod("a", "x", at(0), podtest.Ready(at(1)))}}, sources)
 	if diff := cmp.Diff([]scale.Pace{{}, want}, o.Pods[0].Paces); diff != "" {
 		t.Error("observed:", diff)
 	}
@@ -117,7 +123,7 @@ func TestArrivals(t *testing.T) {
 				shown["before x/"+metric], shown["x/"+metric] = before[i], now[i]
 			}
 		}
-		o := Reader{shown, at(10), time.Minute}.Observe(1, []*corev1.Pod{podtest.Pod("a", "x", at(0), podtest.Ready(at(1)))}, []policy.Source{src})
+		o := readerOf(shown).Observe(1, &replica.Units{Pods: []*corev1.Pod{podtest.Pod("a", "x", at(0), podtest.Ready(at(1)))}}, []policy.Source{src})
 		if diff := cmp.Diff([]scale.Reading{want}, o.Pods[0].Arrivals); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -143,9 +149,9 @@ func TestObserve(t *testing.T) {
 	evicted.Status.Phase = corev1.PodFailed
 	pods := []*corev1.Pod{podtest.Pod("a", "x", at(0), podtest.Ready(at(5))), podtest.Pod("a", "y", at(3)), done, evicted}
 	sources := []policy.Source{{Kind: policy.GPU, Field: gpu.GPUUtil}, {Kind: policy.Pods, Terms: []policy.Term{{{Name: "queue"}}}}}
-	got := Reader{fixed{
+	got := readerOf(fixed{
 		"x/DCGM_FI_DEV_GPU_UTIL": {At: at(9), Value: 50}, "x/queue": {At: at(10), Value: 3}, "y/queue": {At: at(8), Value: 0},
-	}, at(10), 5 * time.Second}.Observe(4, pods, sources)
+	}).Observe(4, &replica.Units{Pods: pods}, sources)
 	want := scale.Observation{Replicas: 4, Pods: []scale.Replica{
 		{Name: "x", Phase: scale.Serving, Since: at(5), Readings: []scale.Reading{{Value: 50, At: at(9), OK: true}, {Value: 3, At: at(10), OK: true}}},
 		{Name: "y", Phase: scale.Starting, Since: at(3), Readings: []scale.Reading{{}, {At: at(8), OK: true}}},
@@ -156,4 +162,30 @@ func TestObserve(t *testing.T) {
 	if n := NewestReading(&got); !n.Equal(at(10)) {
 		t.Errorf("the newest reading is of %v, want %v", n, at(10))
 	}
+}
+
+// The GPUs of a group count as those of a pod: one without a value is missing, unless it
+// holds none.
+func TestReadingsOfAGroup(t *testing.T) {
+	f := func(what string, field gpu.FieldID, want float64, shown fixed, names ...string) {
+		t.Helper()
+		var members []*corev1.Pod
+		for _, name := range names {
+			members = append(members, podtest.Pod("a", name, at(0)))
+		}
+		got := readerOf(shown).readSignal(members[0], members, &policy.Source{Kind: policy.GPU, Field: field})
+		if got.OK != (want >= 0) || got.OK && got.Value != want {
+			t.Errorf("%s: %+v, want %v", what, got, want)
+		}
+		if got.OK && !got.At.Equal(at(7)) {
+			t.Errorf("%s: of %v, want the oldest", what, got.At)
+		}
+	}
+	util := fixed{"x2/DCGM_FI_DEV_GPU_UTIL": {At: at(9), Value: 50}, "y6/DCGM_FI_DEV_GPU_UTIL": {At: at(7), Value: 90}}
+	f("a mean by the number of GPUs", gpu.GPUUtil, 80, util, "x2", "y6")
+	f("a member without GPUs", gpu.GPUUtil, 80, util, "z0", "x2", "y6")
+	f("a member without a value", gpu.GPUUtil, -1, util, "x2", "y6", "z1")
+	f("no GPUs", gpu.GPUUtil, -1, util, "x0", "y0")
+	f("a maximum", gpu.GPUTemp, 80, fixed{"x2/DCGM_FI_DEV_GPU_TEMP": {At: at(7), Value: 80}, "y6/DCGM_FI_DEV_GPU_TEMP": {At: at(9), Value: 60}}, "x2", "y6")
+	f("a sum", gpu.PowerUsage, 900, fixed{"x2/DCGM_FI_DEV_POWER_USAGE": {At: at(7), Value: 400}, "y6/DCGM_FI_DEV_POWER_USAGE": {At: at(9), Value: 500}}, "x2", "y6")
 }

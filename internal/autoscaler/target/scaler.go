@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
@@ -37,11 +39,12 @@ type Target struct {
 	Kind     string // in its canonical case, unlike the kind of the key
 	Replicas int32  // spec.replicas
 	Selector labels.Selector
-	Pods     *corev1.PodSpec // of the pod template; nil: not known
-	First    int32           // ordinal of a StatefulSet
+	Template replica.Template
+	First    int32 // ordinal of a StatefulSet
 
-	gvk     schema.GroupVersionKind
-	version string
+	gvk       schema.GroupVersionKind
+	version   string // of its scale
+	templated string // the version whose Template was read
 }
 
 func (t *Target) String() string { return fmt.Sprintf("%s %s", t.Kind, t.name) }
@@ -148,7 +151,7 @@ func (s *Scaler) readWorkload(ctx context.Context, t *Target) error {
 	if err != nil {
 		return fmt.Errorf("selector: %w", err)
 	}
-	t.Selector, t.version, t.Replicas, t.Pods = sel, obj.GetResourceVersion(), 1, &pods.Spec
+	t.Selector, t.version, t.Replicas, t.Template.Pods = sel, obj.GetResourceVersion(), 1, &pods.Spec
 	if replicas != nil {
 		t.Replicas = *replicas
 	}
@@ -172,9 +175,48 @@ func (s *Scaler) readOther(ctx context.Context, t *Target, live bool) error {
 	if err := s.readScale(ctx, t); err != nil {
 		return err
 	}
+	t.Template, t.templated = last.target.Template, last.target.templated
+	if t.isGroups() && t.version != t.templated && s.readGroups(ctx, t) == nil {
+		t.templated = t.version
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads[t.Key] = cachedTarget{*t, time.Now()}
+	return nil
+}
+
+func (t *Target) isGroups() bool {
+	return t.group == "leaderworkerset.x-k8s.io" && strings.EqualFold(t.Kind, "LeaderWorkerSet")
+}
+
+// readGroups reads the templates of a LeaderWorkerSet. Their fields have the same names in
+// all its versions.
+func (s *Scaler) readGroups(ctx context.Context, t *Target) error {
+	obj, _ := t.object()
+	u := obj.(*unstructured.Unstructured)
+	if err := s.client.Get(ctx, client.ObjectKeyFromObject(u), u); err != nil {
+		return err
+	}
+	var set struct {
+		Spec struct {
+			LeaderWorkerTemplate struct {
+				LeaderTemplate *corev1.PodTemplateSpec `json:"leaderTemplate"`
+				WorkerTemplate corev1.PodTemplateSpec  `json:"workerTemplate"`
+				Size           *int32                  `json:"size"`
+			} `json:"leaderWorkerTemplate"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &set); err != nil {
+		return fmt.Errorf("decode the templates: %w", err)
+	}
+	groups := &set.Spec.LeaderWorkerTemplate
+	t.Template = replica.Template{Pods: &groups.WorkerTemplate.Spec}
+	if groups.LeaderTemplate != nil {
+		t.Template.Pods = &groups.LeaderTemplate.Spec
+	}
+	if groups.Size != nil && *groups.Size > 1 {
+		t.Template.Workers, t.Template.NumWorkers = &groups.WorkerTemplate.Spec, *groups.Size-1
+	}
 	return nil
 }
 

@@ -11,8 +11,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -116,6 +120,62 @@ func TestOwnWriteEndsWhenVersionsGoBack(t *testing.T) {
 			t.Errorf("%d replicas after it, want the cache's 2", n)
 		}
 	})
+}
+
+// The replicas of a LeaderWorkerSet are groups, whose templates are read when it changed.
+func TestGroupsOfALeaderWorkerSet(t *testing.T) { synctest.Test(t, testGroups) }
+
+func testGroups(t *testing.T) {
+	set := map[string]any{"spec": map[string]any{"leaderWorkerTemplate": map[string]any{
+		"size": int64(4), "workerTemplate": map[string]any{"spec": map[string]any{"schedulerName": "workers"}},
+	}}}
+	version, reads, forbidden := "7", 0, false
+	c := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceGet: func(_ context.Context, _ client.Client, _ string, _, body client.Object, _ ...client.SubResourceGetOption) error {
+			u := body.(*unstructured.Unstructured)
+			u.SetResourceVersion(version)
+			return errors.Join(unstructured.SetNestedField(u.Object, int64(2), "spec", "replicas"), unstructured.SetNestedField(u.Object, "a=b", "status", "selector"))
+		},
+		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+			reads++
+			if forbidden {
+				return apierrors.NewForbidden(schema.GroupResource{}, key.Name, nil)
+			}
+			o.(*unstructured.Unstructured).Object = runtime.DeepCopyJSON(set)
+			return nil
+		},
+	}).Build()
+	s := NewScaler(c)
+	f := func(what, leader, workers string, num int32, wantReads int) {
+		t.Helper()
+		ref := v1alpha1.CrossVersionObjectReference{APIVersion: "leaderworkerset.x-k8s.io/v1", Kind: "LeaderWorkerSet", Name: "big"}
+		time.Sleep(readTTL)
+		got, err := s.Resolve(t.Context(), "ns", ref, false)
+		if err != nil || got.Replicas != 2 || got.Template.NumWorkers != num || reads != wantReads {
+			t.Errorf("%s: %+v, %v after %d reads", what, got, err, reads)
+		}
+		name := func(spec *corev1.PodSpec) string {
+			if spec == nil {
+				return "none"
+			}
+			return spec.SchedulerName
+		}
+		if name(got.Template.Pods) != leader || name(got.Template.Workers) != workers {
+			t.Errorf("%s: templates %s and %s", what, name(got.Template.Pods), name(got.Template.Workers))
+		}
+	}
+	f("one template", "workers", "workers", 3, 1)
+	f("unchanged", "workers", "workers", 3, 1)
+	version = "8"
+	groups := set["spec"].(map[string]any)["leaderWorkerTemplate"].(map[string]any)
+	groups["leaderTemplate"] = map[string]any{"spec": map[string]any{"schedulerName": "leader"}}
+	f("two templates", "leader", "workers", 3, 2)
+	version, groups["size"] = "9", int64(1)
+	f("a leader alone", "leader", "none", 0, 3)
+	version, forbidden, groups["size"] = "10", true, int64(4)
+	f("it cannot be read", "leader", "none", 0, 4)
+	forbidden = false
+	f("it can be read again", "leader", "workers", 3, 5)
 }
 
 func TestTargetsThatDoNotExist(t *testing.T) {

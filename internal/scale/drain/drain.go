@@ -40,7 +40,7 @@ type Pod struct {
 	Idle     bool      // a fresh reading shows no request in flight
 	IdleAt   time.Time // when that was measured
 	Ordinal  int32     // of an ordered workload
-	Disrupts []string  // PodDisruptionBudgets that cover it
+	Disrupts []string  // PodDisruptionBudgets that cover it; once for each pod of a group
 }
 
 // Budget is a PodDisruptionBudget.
@@ -371,9 +371,15 @@ func (f *finish) isAllowed(pod *Pod) bool {
 		f.r.Unknown = true
 		return false
 	}
-	for _, name := range pod.Disrupts {
+	for i, name := range pod.Disrupts {
+		needed := f.spent[name]
+		for _, other := range pod.Disrupts[:i+1] {
+			if other == name {
+				needed++
+			}
+		}
 		for _, b := range f.w.Budgets {
-			if b.Name == name && b.Allowed <= f.spent[name] {
+			if b.Name == name && b.Allowed < needed {
 				f.r.HeldBy = name
 				return false
 			}

@@ -42,11 +42,13 @@ func IsReady(pod *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
+const statefulSet = "StatefulSet"
+
 // Ordinal returns the number of a pod of a StatefulSet, such as the leader of a group of a
 // LeaderWorkerSet. StatefulSets remove the highest one first.
 func Ordinal(pod *corev1.Pod) (n int32, ok bool) {
 	if !slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool {
-		return o.Kind == "StatefulSet" && o.Controller != nil && *o.Controller
+		return o.Kind == statefulSet && o.Controller != nil && *o.Controller
 	}) {
 		return 0, false
 	}

@@ -261,18 +261,24 @@ func (d *Devices) templateDevices(namespace string, spec *corev1.PodSpec) int {
 }
 
 // PerReplica returns the number of devices of a replica: the maximum of the requests
-// of its template and, for pods with resource claims, of the devices of its pods. A nil
-// template is not known.
-func (d *Devices) PerReplica(namespace string, template *corev1.PodSpec, pods []*corev1.Pod) int32 {
+// of its template and, for pods with resource claims, of the devices of its pods.
+func (d *Devices) PerReplica(namespace string, template *replica.Template, units *replica.Units) int32 {
 	n := 0
-	if template != nil {
-		n = d.templateDevices(namespace, template)
+	if template.Pods != nil {
+		n = d.templateDevices(namespace, template.Pods)
 	}
-	for _, pod := range pods {
-		if template != nil && len(pod.Spec.ResourceClaims) == 0 {
-			continue
+	if template.Workers != nil {
+		n += min(d.templateDevices(namespace, template.Workers), maxResourceCount) * int(template.NumWorkers)
+	}
+	for _, pod := range units.Pods {
+		held, claims := 0, false
+		for _, member := range units.Members(pod) {
+			claims = claims || len(member.Spec.ResourceClaims) > 0
+			if devices, known := d.OfPod(member); known && !replica.Finished(member) {
+				held += devices
+			}
 		}
-		if held, known := d.OfPod(pod); known && !replica.Finished(pod) {
+		if template.Pods == nil || claims {
 			n = max(n, held)
 		}
 	}

@@ -3,6 +3,7 @@
 package trust
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 )
 
@@ -89,11 +91,11 @@ func TestDevicesPerReplica(t *testing.T) {
 	d.ResourceClaimChanged(podtest.ResourceClaim("all", "gpu.nvidia.com", "gpu.nvidia.com", "gpu.nvidia.com"), false)
 	f := func(what string, want int32, template *corev1.Pod, pods ...*corev1.Pod) {
 		t.Helper()
-		var spec *corev1.PodSpec
+		var spec replica.Template
 		if template != nil {
-			spec = &template.Spec
+			spec.Pods = &template.Spec
 		}
-		if got := d.PerReplica("ns", spec, pods); got != want {
+		if got := d.PerReplica("ns", &spec, &replica.Units{Pods: pods}); got != want {
 			t.Errorf("%s: %d devices per replica, want %d", what, got, want)
 		}
 	}
@@ -108,4 +110,12 @@ func TestDevicesPerReplica(t *testing.T) {
 	f("no template", 2, nil, podtest.Pod("a", "p", at(0)), mig)
 	f("an older template's pods", 1, podtest.Pod("a", "p", at(0)), mig)
 	f("no pods", 0, nil)
+	group := replica.Template{Pods: &podtest.Pod("a", "p", at(0), podtest.Containers(podtest.Container("nvidia.com/gpu", "2"))).Spec, Workers: &podtest.Pod("a", "p", at(0), podtest.Containers(podtest.Container("nvidia.com/gpu", "8"))).Spec, NumWorkers: 3}
+	if n := d.PerReplica("ns", &group, &replica.Units{}); n != 26 {
+		t.Errorf("%d devices of a leader with 2 and three workers with 8", n)
+	}
+	group.NumWorkers = math.MaxInt32
+	if n := d.PerReplica("ns", &group, &replica.Units{}); n != maxResourceCount {
+		t.Errorf("%d devices of as many workers as a number has", n)
+	}
 }

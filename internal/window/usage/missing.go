@@ -46,13 +46,6 @@ func (x *expects) gpus(pod *corev1.Pod) (n int, known bool) {
 	return n, known
 }
 
-// isWorker reports whether a pod is a worker of a LeaderWorkerSet. The leader has the
-// metrics of its group's server.
-func isWorker(pod *corev1.Pod) bool {
-	index := pod.Labels["leaderworkerset.sigs.k8s.io/worker-index"]
-	return index != "" && index != "0"
-}
-
 // The bounds of what is said about missing members: groups of one cause, and names in each.
 const (
 	maxCauses = 2

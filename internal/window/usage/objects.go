@@ -167,7 +167,7 @@ func (x *statReader) addPod(pod *corev1.Pod, ofWorkload bool) {
 	case len(x.samples) > 0:
 		x.members++
 		x.stats.Add(x.samples)
-	case ofWorkload && isWorker(pod), !ofWorkload && len(x.deps.Store.PodMetricRange(pod.Namespace, pod.Name, x.q.Metric, time.Unix(0, 0), x.q.Now)) == 0:
+	case ofWorkload && replica.IsWorker(pod), !ofWorkload && len(x.deps.Store.PodMetricRange(pod.Namespace, pod.Name, x.q.Metric, time.Unix(0, 0), x.q.Now)) == 0:
 	case x.expects.isNew(pod):
 		x.new++
 	default:

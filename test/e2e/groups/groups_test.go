@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package groups
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+	"github.com/gpupilot/gpupilot/test/simnode"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+const (
+	namespace = "llm"
+	name      = "big"
+	patience  = 90 * time.Second
+	capacity  = 10.0 // requests/s that a pod serves at 100 % utilisation
+)
+
+var (
+	rig  *stack.Stack
+	load stack.Load
+)
+
+func TestMain(m *testing.M) { stack.Main(m, withStack) }
+
+func withStack(m *testing.M) (int, error) {
+	ctx := context.Background()
+	s, err := stack.Start(ctx, stack.Config{
+		Nodes: 12, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Workloads: []simnode.Workload{{Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
+	})
+	if err != nil {
+		return 1, err
+	}
+	defer s.Close()
+	stop, err := leaderWorkerSets(ctx, s)
+	if err != nil {
+		return 1, err
+	}
+	defer stop()
+	rig = s
+	return s.Run(m), nil
+}
+
+// A model on four pods of eight GPUs, and a budget of 64 GPUs. The leader has a template of
+// its own, as vLLM's example does.
+const manifest = `
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: big, namespace: llm}
+spec:
+  replicas: 1
+  leaderWorkerTemplate:
+    size: 4
+    restartPolicy: RecreateGroupOnPodRestart
+    leaderTemplate:
+      metadata:
+        labels: {role: leader}
+        annotations: {sim.gpupilot.dev/workload: big, sim.gpupilot.dev/startup: 1s}
+      spec:
+        terminationGracePeriodSeconds: 1
+        containers: [{name: server, image: vllm, resources: {limits: {nvidia.com/gpu: 8}}}]
+    workerTemplate:
+      metadata:
+        annotations: {sim.gpupilot.dev/workload: big, sim.gpupilot.dev/startup: 3s}
+      spec:
+        terminationGracePeriodSeconds: 1
+        containers: [{name: server, image: vllm, resources: {limits: {nvidia.com/gpu: 8}}}]
+---
+apiVersion: gpupilot.dev/v1alpha1
+kind: GPUAutoscaler
+metadata: {name: big, namespace: llm}
+spec:
+  scaleTargetRef: {apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, name: big}
+  minReplicas: 1
+  maxReplicas: 10
+  budget: {maxGPUs: 64}
+  signals: [{gpu: {metric: Utilization}, target: {value: "60"}}]
+  behavior: {scaleDown: {stabilizationWindowSeconds: 5}}
+`
+
+// decision is the last one that the page shows.
+func decision(t *testing.T) view.Decision {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rig.ControllerURL+"/api/v1/view", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v view.View
+	if err := json.Unmarshal(body, &v); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range v.Workloads {
+		if w.Namespace == namespace && w.Name == name && w.Decision != nil {
+			return *w.Decision
+		}
+	}
+	return view.Decision{}
+}
+
+func replicas(t *testing.T) int64 {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"})
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, u); err != nil {
+		t.Fatal(err)
+	}
+	n, _, err := unstructured.NestedInt64(u.Object, "spec", "replicas")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func within(t *testing.T, long time.Duration, ask func() error) {
+	t.Helper()
+	if err := stack.Eventually(t.Context(), long, ask); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantServing(t *testing.T, long time.Duration, want int32) {
+	t.Helper()
+	within(t, long, func() error {
+		if d := decision(t); d.Serving != want {
+			return fmt.Errorf("%d groups serve, want %d: %s", d.Serving, want, d.Sentence)
+		}
+		return nil
+	})
+}
+
+func pod(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	p := &corev1.Pod{}
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// A group of a LeaderWorkerSet is one replica. It serves when all of its pods do, its GPUs
+// are those of all of them, and the last group is the one that goes.
+func TestGroups(t *testing.T) {
+	load.Set(4 * capacity * 0.3)
+	if err := rig.Apply(t.Context(), []byte(manifest)); err != nil {
+		t.Fatal(err)
+	}
+	wantServing(t, patience, 1)
+	for _, worker := range []string{"big-0-1", "big-0-2", "big-0-3"} {
+		if !replica.IsReady(pod(t, worker)) {
+			t.Errorf("the group serves, and %s is not ready", worker)
+		}
+	}
+	first := pod(t, "big-0").UID
+
+	// Far more load than 64 GPUs serve: two groups, and never a third.
+	load.Set(4 * capacity * 8)
+	within(t, patience, func() error {
+		if n := replicas(t); n != 2 {
+			return fmt.Errorf("%d groups, want 2: %s", n, decision(t).Sentence)
+		}
+		return nil
+	})
+	wantServing(t, patience, 2)
+	for until := time.Now().Add(5 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+		if n := replicas(t); n != 2 {
+			t.Fatalf("%d groups of 32 GPUs under a budget of 64: %s", n, decision(t).Sentence)
+		}
+	}
+
+	// A worker that is lost takes its group with it, and the leader of the group stays ready for a moment.
+	if err := rig.Client.Delete(t.Context(), pod(t, "big-1-2")); err != nil {
+		t.Fatal(err)
+	}
+	wantServing(t, 2*time.Second, 1)
+	wantServing(t, patience, 2)
+
+	load.Set(4 * capacity * 0.3)
+	within(t, patience, func() error {
+		if n := replicas(t); n != 1 {
+			return fmt.Errorf("%d groups, want 1: %s", n, decision(t).Sentence)
+		}
+		return nil
+	})
+	wantServing(t, patience, 1)
+	if p := pod(t, "big-0"); p.UID != first || p.DeletionTimestamp != nil {
+		t.Error("the first group was removed, and not the last one")
+	}
+	var a v1alpha1.GPUAutoscaler
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
+		t.Fatal(err)
+	}
+	if l := a.Status.Startup; l == nil || l.P50Seconds < 3 {
+		t.Errorf("learned start-up %+v, want that of the slowest pod, 3 s at least", l)
+	}
+}
