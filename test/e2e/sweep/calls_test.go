@@ -17,12 +17,14 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -42,7 +44,7 @@ type scaled struct {
 }
 
 // scenario is what the controller does while its calls are disturbed: it scales up and
-// down, applies a GPUExporter, evaluates a MetricQuery, and starts.
+// down, drains, applies a GPUExporter, evaluates a MetricQuery, and starts.
 type scenario struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -65,7 +67,14 @@ func newScenario(t *testing.T) *scenario {
 		name := workloadName(i)
 		s.all[name] = &scaled{name: name}
 		rig.loads.set(name, low*10)
-		create(t, deployment(space, name, low), autoscalerObject(space, name, name))
+		d, a := deployment(space, name, low), autoscalerObject(space, name, name)
+		if i%4 == 1 { // replicas leave the endpoints before they are removed
+			d.Spec.Template.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1alpha1.ReadinessGate}}
+			if err := unstructured.SetNestedField(a.Object, int64(1), "spec", "drain", "maxSeconds"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		create(t, d, a)
 	}
 	create(t, object("MetricQuery", space, "depth", `{"query": {"promql": "load{w=\"w00\"}"}}`), object("GPUExporter", "", space, `{"nodeSelector": {"sweep": "none"}}`))
 	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), object("GPUExporter", "", space, "{}")) })

@@ -28,6 +28,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -140,7 +141,7 @@ func object(kind, namespace, name, spec string) *unstructured.Unstructured {
 }
 
 // deployment is a Deployment whose pods need no GPU and serve at once.
-func deployment(namespace, name string, replicas int32) client.Object {
+func deployment(namespace, name string, replicas int32) *appsv1.Deployment {
 	d := stack.Deployment(namespace, name, replicas, 0)
 	d.Spec.Template.Annotations = nil
 	d.Spec.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
