@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
-	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/whatif"
@@ -120,9 +119,7 @@ func observationOf(st *v1alpha1.GPUAutoscalerStatus, sources []policy.Source, c 
 			o.Totals[i] = r
 			continue
 		}
-		if sig := &c.Policy.Signals[i]; sig.Type == scale.Value && sig.Aggregate == gpu.Sum {
-			r.Value /= float64(max(1, in.Replicas))
-		}
+		r.Value = whatif.Reading(&c.Policy.Signals[i], v, float64(in.Replicas))
 		for k := range min(int(in.Replicas), int(st.ServingReplicas)) {
 			o.Pods[k].Readings[i] = r
 		}

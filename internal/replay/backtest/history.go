@@ -12,8 +12,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
-	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/whatif"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -71,7 +71,7 @@ type recording struct {
 // recording returns the minutes if they go back far enough, else the seconds.
 func (h *History) recording() recording {
 	minutes := recording{step: h.Minutes.Step}
-	for i := range h.minuteCount() {
+	for i := range h.Minutes.Steps() {
 		if need, ok := h.minuteNeed(i); ok {
 			minutes.rates = append(minutes.rates, trace.Rate{At: h.Minutes.First.Add(time.Duration(i) * h.Minutes.Step), PerSecond: need})
 		}
@@ -107,6 +107,25 @@ func (h *History) Note() string {
 	return text + "; --history 10m replays the last ten minutes second by second"
 }
 
+// Span returns the first and the last recorded step; ok is false without any.
+func (h *History) Span() (first, last time.Time, ok bool) {
+	rates := h.recording().rates
+	if len(rates) == 0 {
+		return first, last, false
+	}
+	return rates[0].At, rates[len(rates)-1].At, true
+}
+
+// Load returns the most replicas that a step needs, the mean over the recorded steps, and
+// how many steps are missing.
+func (h *History) Load() (peak, mean float64, missing int) {
+	r := h.recording()
+	for i := range r.rates {
+		peak, mean = max(peak, r.rates[i].PerSecond), mean+r.rates[i].PerSecond/float64(len(r.rates))
+	}
+	return peak, mean, r.missing
+}
+
 // Trace returns a load that needs as many replicas as the recorded signals asked for, at
 // the policy's targets. Its requests have these mean tokens (0: the defaults), because the
 // real ones are unknown.
@@ -130,22 +149,9 @@ func (h *History) need(serving float64, signals []*float64) (need float64, ok bo
 		if v == nil || i >= len(h.Policy.Policy.Signals) {
 			continue
 		}
-		signal := &h.Policy.Policy.Signals[i]
-		replicas := *v / signal.Target
-		if signal.Type == scale.Value || h.Policy.Sources[i].Kind != policy.Query {
-			replicas *= serving
-		}
-		need, ok = max(need, replicas), true
+		need, ok = max(need, whatif.Demand(&h.Policy.Policy.Signals[i], *v, serving, h.Policy.Sources[i].Kind == policy.Query)), true
 	}
 	return need, ok
-}
-
-// minuteCount returns the number of minutes.
-func (h *History) minuteCount() (n int) {
-	for i := range h.Minutes.Metrics {
-		n = max(n, len(h.Minutes.Metrics[i].Mean))
-	}
-	return n
 }
 
 // minuteNeed is need for a minute. Signals are found by their names, so that a signal

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
-	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/whatif"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -97,17 +97,13 @@ func (r *Record) addSeconds(points []view.Point) {
 // addMinutes adds the minutes that have a number of serving replicas.
 func (r *Record) addMinutes(m *view.Minutes) {
 	r.step = cmp.Or(m.Step, time.Minute)
-	n := 0
-	for i := range m.Metrics {
-		n = max(n, len(m.Metrics[i].Mean))
-	}
 	value := func(i int, metric string, labels ...string) *float64 {
 		if x := m.Named(i, metric, labels...); x != nil {
 			return &x.Mean[i]
 		}
 		return nil
 	}
-	for i := range n {
+	for i := range m.Steps() {
 		at := m.First.Add(time.Duration(i) * r.step)
 		serving, decided := value(i, view.ReplicasMetric, "state", "serving"), value(i, view.ReplicasMetric, "state", "desired")
 		if at.Before(r.From.Truncate(r.step)) || at.After(r.To) || serving == nil || decided == nil {
@@ -145,10 +141,7 @@ func (r *Record) words(s *recordedStep) string {
 			if r.Policy.Sources[i].Kind == policy.Query {
 				total = strconv.FormatFloat(v, 'g', -1, 64)
 			} else {
-				if sig.Type == scale.Value {
-					v /= max(1, s.serving)
-				}
-				pod = strconv.FormatFloat(v, 'g', -1, 64)
+				pod = strconv.FormatFloat(whatif.Reading(sig, v, s.serving), 'g', -1, 64)
 			}
 		}
 		hasTotals = hasTotals || r.Policy.Sources[i].Kind == policy.Query

@@ -23,6 +23,8 @@ var recordedPolicies = []string{
 	`{query: {promql: "sum(queue)"}, target: {value: "5"}}`,
 	`{gpu: {metric: Utilization}, target: {value: "70"}}, {pods: {metric: waiting}, target: {value: "2"}}`,
 	`{query: {promql: "sum(queue)"}, target: {value: "5"}}, {gpu: {metric: Utilization}, target: {value: "70"}}`,
+	`{gpu: {metric: Utilization}, target: {type: Value, value: "60"}}, {pods: {metric: waiting}, target: {type: Value, value: "9"}}`,
+	`{query: {promql: "sum(queue)"}, target: {type: Value, value: "5"}}`,
 }
 
 // incident plays a generated load in a closed loop: replicas serve so long after they were asked for. Loads change

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -77,9 +76,8 @@ func (c *Case) With(values map[string]float64) (Outcome, error) {
 		if _, ok := c.currentValue(i); !ok {
 			return Outcome{}, fmt.Errorf("signal %.100q has no value now, so nothing is known to replace", name)
 		}
-		sig := &c.Policy.Signals[i]
-		if sig.Type == scale.Value && sig.Aggregate == gpu.Sum && !(i < len(c.Observation.Totals) && c.Observation.Totals[i].OK) {
-			v /= max(1, float64(c.readable(i)))
+		if !(i < len(c.Observation.Totals) && c.Observation.Totals[i].OK) {
+			v = Reading(&c.Policy.Signals[i], v, float64(c.readable(i)))
 		}
 		set[i] = v
 	}

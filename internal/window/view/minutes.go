@@ -35,6 +35,14 @@ type MinuteMetric struct {
 	Max    Numbers           `json:"max"`              // of each step
 }
 
+// Steps returns the number of steps.
+func (m *Minutes) Steps() (n int) {
+	for i := range m.Metrics {
+		n = max(n, len(m.Metrics[i].Mean))
+	}
+	return n
+}
+
 // Named returns the metric of a name with these labels, which are names and values in
 // pairs, with a value in a step; nil: there is none. It may have more labels.
 func (m *Minutes) Named(step int, name string, labels ...string) *MinuteMetric {
