@@ -70,7 +70,7 @@ func (s *Study) probe(ctx context.Context) (string, error) {
 	}
 	startup := service.DefaultStartup(60)
 	startup.ShortagesPerDay = 48
-	cfg := Config{Trace: load, Model: s.Models[0], Peak: 3, Startup: startup, Seed: 1, Warmup: 60, capacities: s.capacities[s.Models[0].Name]}
+	cfg := Config{Trace: load, Model: s.Models[0], Peak: 3, Startup: startup, Seed: 1, Warmup: 60, Capacities: s.capacities[s.Models[0].Name]}
 	results, err := Run(ctx, cfg, others)
 	if err != nil {
 		return "", fmt.Errorf("probe the simulation: %w", err)

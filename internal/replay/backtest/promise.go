@@ -3,6 +3,7 @@
 package backtest
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -76,6 +77,9 @@ func (s *Study) Promises(cases []Case) (out []Promise) {
 	return out
 }
 
+// GPUHours returns the GPU-hours of some hours.
+func (p *Promise) GPUHours(hours float64) float64 { return p.GPUHoursPerMonth / hoursPerMonth * hours }
+
 func promiseOf(cases []Case, name string, percent float64) Promise {
 	p := Promise{Contender: name, Percent: percent}
 	allowed := 100 - percent
@@ -89,7 +93,7 @@ func promiseOf(cases []Case, name string, percent float64) Promise {
 		}
 		r := &c.Ours[k]
 		missed = append(missed, r.Violations)
-		hours, gpuHours = hours+c.Hours, gpuHours+r.GPUHours
+		hours, gpuHours = hours+cmp.Or(c.Counted, c.Hours), gpuHours+r.GPUHours
 		if r.Violations <= allowed+1e-9 {
 			p.Kept++
 		}
@@ -164,9 +168,9 @@ func (p *Promise) verdict() string {
 // cost says what that takes, and what it saves, with the price of a GPU-hour in US dollars;
 // 0: unknown.
 func (p *Promise) cost(dollars float64) string {
-	out := groupDigits(int(math.Round(p.GPUHoursPerMonth))) + " GPU-hours a month"
+	out := GroupDigits(int(math.Round(p.GPUHoursPerMonth))) + " GPU-hours a month"
 	if dollars > 0 {
-		out += fmt.Sprintf(", $%s", groupDigits(int(math.Round(p.GPUHoursPerMonth*dollars))))
+		out += fmt.Sprintf(", $%s", GroupDigits(int(math.Round(p.GPUHoursPerMonth*dollars))))
 	}
 	if p.OverOracle > 0 {
 		out += fmt.Sprintf(", %.2f × the oracle's", p.OverOracle)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
 )
 
 // promised has replays of an hour in which the policy and the user's HPA miss these
@@ -54,6 +55,24 @@ func TestPromises(t *testing.T) {
 	f([]float64{1, 2, 1.5}, "keeps 98 %: in 3 of 3 replays, 1.50 % missed (0.26 to 2.74)", cost, "does not keep 98 %: in 0 of 3 replays, 9.00 % missed (9.00 to 9.00)")
 	f([]float64{0.1, 2.5}, "keeps 98 % on the mean: in 1 of 2 replays, 1.30 % missed", cost, "does not keep 98 %: in 0 of 2 replays, 9.00 % missed")
 	f([]float64{1.9, 4}, "does not keep 98 %: in 1 of 2 replays, 2.95 % missed", cost, "does not keep 98 %: in 0 of 2 replays, 9.00 % missed")
+}
+
+// Two replicas of two GPUs take as many GPU-hours a month, however long the warm-up is, in which none are counted.
+func TestGPUHoursAMonth(t *testing.T) {
+	m := preset(t, "llama-8b")
+	for _, seconds := range []int{600, 1800, 5400} {
+		s := &Study{
+			Traces: []*trace.Trace{steady(t, seconds, 1)}, Models: []service.Model{m}, Startups: []float64{60}, Seeds: 2, Workers: 2,
+			Min: 2, Max: 2, Ours: []contender.Entry{contender.Fixed(1)},
+		}
+		cases, err := s.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := s.Promises(cases)[0].GPUHoursPerMonth, 2*float64(m.GPUs)*730; math.Abs(got/want-1) > 0.002 {
+			t.Errorf("a replay of %d s: %.0f GPU-hours a month, want %.0f", seconds, got, want)
+		}
+	}
 }
 
 // The percentiles are those of the usual tables.

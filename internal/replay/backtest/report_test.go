@@ -261,7 +261,7 @@ func TestReportNumbers(t *testing.T) {
 		}
 	}
 	for n, want := range map[int]string{7: "7", 1234: "1\u202f234", 1587656: "1\u202f587\u202f656", 123456: "123\u202f456"} {
-		if got := groupDigits(n); got != want {
+		if got := GroupDigits(n); got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)
 		}
 	}

@@ -27,6 +27,9 @@ type Config struct {
 	Patience float64 // seconds after which a client without a first token gives up; 0: DefaultPatience
 	Seed     uint64
 
+	// Rest is called between short pieces of work, and may wait; nil: nothing is called.
+	Rest func()
+
 	// Past is how much of the load before From an autoscaler may know, in seconds.
 	Past float64
 
@@ -34,7 +37,7 @@ type Config struct {
 	// 0: ten minutes, or a fifth of a short replay.
 	Warmup float64
 
-	capacities *service.Capacities // of the model; nil: to be measured
+	Capacities *service.Capacities // of the model; nil: to be measured
 }
 
 // DefaultPatience is how long a client waits for its first token, in seconds.
@@ -51,6 +54,16 @@ func (cfg *Config) Stretch(hours float64) {
 	}
 }
 
+// CountedHours is the duration without the warm-up, to which GPU-hours and requests belong.
+func (cfg *Config) CountedHours() float64 { return (cfg.Seconds - cfg.warmup()) / 3600 }
+
+func (cfg *Config) warmup() float64 {
+	if cfg.Warmup > 0 {
+		return cfg.Warmup
+	}
+	return math.Floor(min(600, cfg.Seconds/5))
+}
+
 // complete checks the duration and sets the defaults that do not depend on the load.
 func (cfg *Config) complete() error {
 	if rest := math.Floor(cfg.Trace.Duration - cfg.From); cfg.Seconds <= 0 || cfg.Seconds > rest {
@@ -62,11 +75,12 @@ func (cfg *Config) complete() error {
 	if cfg.Patience <= 0 {
 		cfg.Patience = DefaultPatience
 	}
-	if cfg.Warmup <= 0 {
-		cfg.Warmup = math.Floor(min(600, cfg.Seconds/5))
+	cfg.Warmup = cfg.warmup()
+	if cfg.Rest == nil {
+		cfg.Rest = func() {}
 	}
-	if cfg.capacities == nil {
-		cfg.capacities = service.NewCapacities(&cfg.Model)
+	if cfg.Capacities == nil {
+		cfg.Capacities = service.NewCapacities(&cfg.Model)
 	}
 	cfg.Min = max(1, cfg.Min)
 	if cfg.Max <= 0 {
@@ -80,6 +94,7 @@ type replay struct {
 	arrivals  *trace.Arrivals
 	service   service.Config // of GPU readers; others have GaugesOnly
 	contender contender.Replay
+	rest      func()
 }
 
 func newReplay(cfg Config) (*replay, error) {
@@ -90,7 +105,7 @@ func newReplay(cfg Config) (*replay, error) {
 	if err := scaleToPeak(arrivals, &cfg); err != nil {
 		return nil, err
 	}
-	r := &replay{arrivals: arrivals, service: service.Config{
+	r := &replay{arrivals: arrivals, rest: cfg.Rest, service: service.Config{
 		Model: cfg.Model, Startup: cfg.Startup, Patience: cfg.Patience, Seconds: cfg.Seconds, Warmup: cfg.Warmup, Seed: cfg.Seed,
 		Need: needOf(arrivals, &cfg),
 	}}
@@ -108,7 +123,7 @@ func scaleToPeak(arrivals *trace.Arrivals, cfg *Config) error {
 	if cfg.Peak <= 0 {
 		return nil
 	}
-	need := slices.Sorted(slices.Values(cfg.capacities.Need(arrivals.Recorded())))
+	need := slices.Sorted(slices.Values(cfg.Capacities.Need(arrivals.Recorded())))
 	high := need[int(0.99*float64(len(need)-1))]
 	if high <= 0 {
 		high = need[len(need)-1]
@@ -131,9 +146,10 @@ func needOf(arrivals *trace.Arrivals, cfg *Config) []float64 {
 		for i := range q {
 			sums.Add(q[i].At, 1, q[i].Prompt, q[i].Output)
 		}
+		cfg.Rest()
 	}
 	arrivals.Rewind()
-	return cfg.capacities.Need(sums)
+	return cfg.Capacities.Need(sums)
 }
 
 // pastOf returns the load before the replay as a controller that ran then has recorded it:
@@ -164,6 +180,7 @@ func pastOf(cfg *Config, factor float64) []promise.Load {
 				out[first].Prompt += float32(q[i].Prompt / step)
 			}
 		}
+		cfg.Rest()
 	}
 	return out
 }
@@ -225,6 +242,7 @@ func Run(ctx context.Context, cfg Config, entries []contender.Entry) ([]Result, 
 		for _, d := range deployments {
 			deployments = append(deployments, d.Run(q, until)...)
 		}
+		r.rest()
 	}
 	out := make([]Result, len(entries))
 	for _, d := range deployments {

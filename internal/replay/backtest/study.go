@@ -57,6 +57,7 @@ type Case struct {
 	Peak    float64 `json:"peakReplicas"` // peak of the scaled load; 0: not scaled
 	Scale   float64 `json:"scale"`        // requests per recorded request; 1: not scaled
 	Hours   float64 `json:"hours"`
+	Counted float64 `json:"countedHours"` // of Hours, without the warm-up; 0: all
 
 	Ours       []Result `json:"ours"`
 	References []Result `json:"also,omitempty"`
@@ -153,7 +154,7 @@ const pastSeconds = 26 * 3600
 func (s *Study) config(j *job) Config {
 	cfg := Config{
 		Trace: j.trace, Model: j.model, Startup: service.DefaultStartup(j.startup), Seed: uint64(j.seed) + 1, Peak: s.peak(j.seed),
-		Past: pastSeconds, Patience: s.Patience, Min: s.Min, Max: s.Max, capacities: s.capacities[j.model.Name],
+		Past: pastSeconds, Patience: s.Patience, Min: s.Min, Max: s.Max, Capacities: s.capacities[j.model.Name],
 	}
 	if s.Startup != nil {
 		cfg.Startup = s.Startup(j.startup)
@@ -164,7 +165,7 @@ func (s *Study) config(j *job) Config {
 
 func (s *Study) runCase(ctx context.Context, j *job) (Case, error) {
 	cfg := s.config(j)
-	c := Case{Trace: j.trace.Name, Model: j.model.Name, Startup: j.startup, Seed: cfg.Seed, Peak: cfg.Peak, Hours: cfg.Seconds / 3600}
+	c := Case{Trace: j.trace.Name, Model: j.model.Name, Startup: j.startup, Seed: cfg.Seed, Peak: cfg.Peak, Hours: cfg.Seconds / 3600, Counted: cfg.CountedHours()}
 	key := s.key(&cfg)
 	var baseline Baseline
 	cached := false

@@ -37,11 +37,11 @@ func count(n int, singular, plural string) string {
 	if n == 1 {
 		return "1 " + singular
 	}
-	return groupDigits(n) + " " + plural
+	return GroupDigits(n) + " " + plural
 }
 
-// groupDigits formats a number in groups of three digits.
-func groupDigits(n int) string {
+// GroupDigits formats a number in groups of three digits.
+func GroupDigits(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "\u202f" + s[i:] // narrow no-break space
