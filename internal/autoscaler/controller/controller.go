@@ -352,7 +352,7 @@ func (c *Controller) scaledObjectChanged(u *unstructured.Unstructured, gone bool
 		f(u, gone)
 	}
 	rival, key := target.OfScaledObject(u)
-	c.setRival(rival, key, gone)
+	c.setRival(rival, key, gone || target.IsPaused(u))
 }
 
 func (c *Controller) wakeTarget(group, kind string, obj client.Object) {

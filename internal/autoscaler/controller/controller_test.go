@@ -98,6 +98,21 @@ func TestScaledObjects(t *testing.T) {
 	if o, ok := r.rivals.Of(a, web); !ok || o.String() != "ScaledObject keda" {
 		t.Errorf("the rival is %v", o)
 	}
+	so.SetAnnotations(map[string]string{"autoscaling.keda.sh/paused": "true"})
+	r.scaledObjectChanged(so, false)
+	if _, ok := r.rivals.Of(a, web); !ok {
+		t.Error("KEDA has not seen yet that it is paused, and is no rival")
+	}
+	so.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Paused", "status": "True"}}}
+	r.scaledObjectChanged(so, false)
+	if o, ok := r.rivals.Of(a, web); ok {
+		t.Errorf("a paused one is the rival %v", o)
+	}
+	so.SetAnnotations(nil)
+	r.scaledObjectChanged(so, false)
+	if _, ok := r.rivals.Of(a, web); !ok {
+		t.Error("one that is no longer paused is no rival")
+	}
 	r.scaledObjectChanged(so, true)
 	if o, ok := r.rivals.Of(a, web); ok {
 		t.Errorf("the rival is still %v", o)

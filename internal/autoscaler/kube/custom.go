@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 )
 
 // custom is an object of a CRD as it is decoded: its spec and status stay text. Decoded,
@@ -63,12 +66,20 @@ const (
 	customPage = 20
 )
 
-// slimCustom keeps the spec, the status and the identity of an object of a CRD. A spec
-// that is too large becomes a text that says so, which no reader of a spec accepts.
+// maxAnnotation bounds the value of an annotation, in bytes: a boolean or a number.
+const maxAnnotation = 16
+
+// slimCustom keeps the spec, the status and the identity of an object of a CRD, and whether
+// KEDA has paused it. A spec that is too large becomes a text that says so, which no reader of a spec accepts.
 func slimCustom(x *custom, most int) *custom {
 	slim := &custom{TypeMeta: x.TypeMeta, ObjectMeta: slimMeta(&x.ObjectMeta), Spec: x.Spec, Status: x.Status}
 	slim.OwnerReferences = nil
 	slim.Generation, slim.CreationTimestamp, slim.DeletionTimestamp = x.Generation, x.CreationTimestamp, x.DeletionTimestamp
+	for _, key := range []string{target.PausedAnnotation, target.PausedReplicasAnnotation} {
+		if value, ok := x.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, key, strings.Clone(value[:min(len(value), maxAnnotation)]))
+		}
+	}
 	if len(x.Spec) > most {
 		slim.Spec = fmt.Appendf(nil, "%q", fmt.Sprintf("not read: it has %d bytes of JSON, at most %d are read", len(x.Spec), most))
 	}

@@ -15,12 +15,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 )
 
 // event is a line of a watch about an object.
 func event(kind watch.EventType, name, labels, spec string) []byte {
 	return fmt.Appendf(nil, `{"type":%q,"object":{"apiVersion":"a/v1","kind":"K","metadata":{"namespace":"ns","name":%q,"uid":"u","generation":3,
 "annotations":{"a":"b"},"labels":%s},"spec":%s,"status":{"x":1}}}`, kind, name, labels, spec)
+}
+
+// Of the annotations, those by which KEDA pauses are kept, in few bytes.
+func TestSlimKeepsPauses(t *testing.T) {
+	x := &custom{ObjectMeta: metav1.ObjectMeta{Name: "chat", Annotations: map[string]string{
+		target.PausedAnnotation: "true", target.PausedReplicasAnnotation: strings.Repeat("9", 1000), "note": "x",
+	}}}
+	want := map[string]string{target.PausedAnnotation: "true", target.PausedReplicasAnnotation: strings.Repeat("9", maxAnnotation)}
+	if diff := cmp.Diff(want, slimCustom(x, maxSpec).decoded().GetAnnotations()); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // A watch of a kind without a Go type passes the objects that are read, and keeps nothing

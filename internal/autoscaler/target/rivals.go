@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -40,6 +41,32 @@ func OfScaledObject(u *unstructured.Unstructured) (Rival, Key) {
 	ref, _, _ := unstructured.NestedStringMap(u.Object, "spec", "scaleTargetRef")
 	kind := cmp.Or(ref["kind"], "Deployment") // KEDA's default
 	return Rival{"ScaledObject", u.GetNamespace(), u.GetName()}, KeyOf(u.GetNamespace(), ref["apiVersion"], kind, ref["name"])
+}
+
+// The annotations that pause a ScaledObject.
+const (
+	PausedAnnotation         = "autoscaling.keda.sh/paused"
+	PausedReplicasAnnotation = "autoscaling.keda.sh/paused-replicas"
+)
+
+// IsPaused reports whether KEDA has paused a ScaledObject with its replicas as they are, so that it sets none. The
+// annotation alone does not suffice: KEDA has its HorizontalPodAutoscaler until it has seen the annotation. With
+// paused-replicas, it sets these.
+func IsPaused(u *unstructured.Unstructured) bool {
+	annotations := u.GetAnnotations()
+	value, ok := annotations[PausedAnnotation]
+	if _, holds := annotations[PausedReplicasAnnotation]; !ok || holds {
+		return false
+	}
+	if paused, err := strconv.ParseBool(value); err == nil && !paused {
+		return false // KEDA takes what is no boolean for true
+	}
+	field, _, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "conditions")
+	conditions, _ := field.([]any)
+	return slices.ContainsFunc(conditions, func(c any) bool {
+		condition, _ := c.(map[string]any)
+		return condition["type"] == "Paused" && condition["status"] == "True"
+	})
 }
 
 // Rivals indexes the objects that set replicas by their target. Its methods may be

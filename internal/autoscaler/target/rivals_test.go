@@ -85,3 +85,28 @@ func TestKeyOf(t *testing.T) {
 		t.Error("a rollout is another target than a Rollout")
 	}
 }
+
+// A ScaledObject is no rival once KEDA has seen that it is paused with its replicas as they are.
+func TestIsPaused(t *testing.T) {
+	f := func(annotations map[string]string, status string, want bool) {
+		t.Helper()
+		u := ScaledObject()
+		u.SetAnnotations(annotations)
+		u.Object["status"] = map[string]any{"conditions": []any{7, map[string]any{"type": "Ready", "status": "True"}, map[string]any{"type": "Paused", "status": status}}}
+		if got := IsPaused(u); got != want {
+			t.Errorf("%v, Paused %s: %t", annotations, status, got)
+		}
+	}
+	const paused, replicas = "autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"
+	f(map[string]string{paused: "true"}, "True", true)
+	f(map[string]string{paused: "yes"}, "True", true)
+	f(map[string]string{paused: "true"}, "False", false)
+	f(map[string]string{paused: "false"}, "True", false)
+	f(map[string]string{paused: "true", replicas: "3"}, "True", false)
+	f(map[string]string{replicas: "3"}, "True", false)
+	f(map[string]string{"autoscaling.keda.sh/paused-scale-in": "true"}, "True", false)
+	f(nil, "True", false)
+	if IsPaused(ScaledObject()) {
+		t.Error("one without a status is paused")
+	}
+}

@@ -391,6 +391,27 @@ func TestEachCheckIsBroken(t *testing.T) {
 	}
 }
 
+// While gpupilot adopt hands over, and after it, nothing is wrong.
+func TestAdoptedIsHealthy(t *testing.T) {
+	f := func(what string, change func(w *world)) {
+		t.Helper()
+		w := healthy(t)
+		change(w)
+		results, _ := w.examine(t, Selection{})
+		if got := failed(results); len(got) > 0 {
+			t.Errorf("%s: %v failed", what, got)
+		}
+	}
+	const target = `scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}`
+	f("advice beside an HPA", func(w *world) {
+		w.set("gpuautoscalers", "Advise", "spec", "actuation")
+		w.add(t, "horizontalpodautoscalers", `{metadata: {namespace: llm, name: chat}, spec: {`+target+`}}`)
+	})
+	f("a paused ScaledObject", func(w *world) {
+		w.add(t, "scaledobjects", `{metadata: {namespace: llm, name: chat, annotations: {gpupilot.dev/adopted-by: chat}}, spec: {`+target+`}, status: {conditions: [{type: Paused, status: "True", reason: ScaledObjectPaused, message: x}]}}`)
+	})
+}
+
 // A check that cannot run says so.
 func TestCouldNotCheck(t *testing.T) {
 	for list, want := range map[string]string{

@@ -118,6 +118,15 @@ type scaler struct {
 			UpdateMode string `json:"updateMode"`
 		} `json:"updatePolicy"`
 	} `json:"spec"`
+	Status struct {
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+// isPaused reports whether KEDA has paused a ScaledObject for gpupilot adopt.
+func (s *scaler) isPaused() bool {
+	c := condition(s.Status.Conditions, "Paused")
+	return s.Metadata.Annotations["gpupilot.dev/adopted-by"] != "" && c != nil && c.Status == metav1.ConditionTrue
 }
 
 type disruptionBudget struct {

@@ -18,13 +18,13 @@ import (
 var scalingChecks = []Check{
 	{
 		Code: "GP401", Group: Scaling, Level: Error, Title: "no HorizontalPodAutoscaler scales the target of a GPUAutoscaler",
-		Fix: "delete one of the two: gpupilot migrate hpa prints the GPUAutoscaler for an HPA", run: func(f *Facts) ([]Finding, error) {
+		Fix: "delete one of the two: gpupilot adopt hpa hands over without a gap", run: func(f *Facts) ([]Finding, error) {
 			return f.rivals("HorizontalPodAutoscaler", &f.HPAs)
 		},
 	},
 	{
 		Code: "GP402", Group: Scaling, Level: Error, Title: "no ScaledObject scales the target of a GPUAutoscaler",
-		Fix: "delete one of the two: gpupilot migrate scaledobject prints the GPUAutoscaler for a ScaledObject", run: func(f *Facts) ([]Finding, error) {
+		Fix: "delete one of the two: gpupilot adopt scaledobject hands over without a gap", run: func(f *Facts) ([]Finding, error) {
 			return f.rivals("ScaledObject", &f.Scaled)
 		},
 	},
@@ -97,11 +97,11 @@ func (f *Facts) rivals(kind string, others *listed[scaler]) (out []Finding, err 
 	ours := f.byTarget()
 	for i := range others.Items {
 		o := &others.Items[i]
-		if o.Metadata.Labels[kedaName] != "" {
+		if o.Metadata.Labels[kedaName] != "" || o.isPaused() {
 			continue
 		}
 		r := o.Spec.ScaleTargetRef
-		if a := ours[key(o.Metadata.Namespace, r.APIVersion, cmp.Or(r.Kind, "Deployment"), r.Name)]; a != nil {
+		if a := ours[key(o.Metadata.Namespace, r.APIVersion, cmp.Or(r.Kind, "Deployment"), r.Name)]; a != nil && a.Spec.Actuation != v1alpha1.ActuationAdvise {
 			message := fmt.Sprintf("the %s %s scales %s %s, too: GPUPilot leaves the replicas to it", kind, o.name(), a.Spec.ScaleTargetRef.Kind, a.Spec.ScaleTargetRef.Name)
 			out = append(out, Finding{subject(a), message})
 		}
