@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/serve/adopt"
 	"github.com/gpupilot/gpupilot/internal/serve/hold"
 )
 
@@ -94,5 +95,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
 	root.AddCommand(demoCommand(), topCommand(), getCommand(), doctorCommand(), mcpCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
 	root.AddCommand(hold.Commands()...)
+	root.AddCommand(adopt.Commands(adoptConverter)...)
 	return root.ExecuteContext(ctx)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/replay/migrate"
+	"github.com/gpupilot/gpupilot/internal/serve/adopt"
 )
 
 // migrateFlags are the flags of gpupilot migrate hpa and migrate scaledobject.
@@ -76,15 +77,9 @@ func (f *migrateFlags) run(ctx context.Context, arg string, stdin io.Reader, std
 	if f.output != "text" && f.output != "json" && f.output != "yaml" {
 		return fmt.Errorf("-o %s: want text, json or yaml", f.output)
 	}
-	var o migrate.Options
-	if f.adapterConfig != "" {
-		b, err := os.ReadFile(f.adapterConfig)
-		if err != nil {
-			return fmt.Errorf("--adapter-config: %w", err)
-		}
-		if o.Rules, err = adapter.Load(b, adapter.Unchecked{}); err != nil {
-			return fmt.Errorf("--adapter-config %s: %w", f.adapterConfig, err)
-		}
+	o, err := migrateOptions(f.adapterConfig)
+	if err != nil {
+		return err
 	}
 	docs, err := f.read(ctx, arg, stdin)
 	if err != nil {
@@ -114,6 +109,38 @@ func (f *migrateFlags) run(ctx context.Context, arg string, stdin io.Reader, std
 		return fmt.Errorf("%s: the file has no %s", arg, f.kind)
 	}
 	return errors.Join(refused...)
+}
+
+// migrateOptions reads the file of --adapter-config, unless it is empty.
+func migrateOptions(adapterConfig string) (o migrate.Options, err error) {
+	if adapterConfig == "" {
+		return o, nil
+	}
+	b, err := os.ReadFile(adapterConfig)
+	if err != nil {
+		return o, fmt.Errorf("--adapter-config: %w", err)
+	}
+	if o.Rules, err = adapter.Load(b, adapter.Unchecked{}); err != nil {
+		return o, fmt.Errorf("--adapter-config %s: %w", adapterConfig, err)
+	}
+	return o, nil
+}
+
+// adoptConverter returns what gpupilot adopt makes of an object: what migrate prints, in advice mode.
+func adoptConverter(adapterConfig string) (adopt.Convert, error) {
+	o, err := migrateOptions(adapterConfig)
+	return func(kind string, object []byte) (adopt.Converted, error) {
+		r, err := migrate.Convert(migrate.Document{Kind: kind, Text: object}, o)
+		if err == nil {
+			err = r.Err()
+		}
+		if err != nil {
+			return adopt.Converted{}, err
+		}
+		r.Object.Spec.Actuation = v1alpha1.ActuationAdvise
+		text, err := r.YAML()
+		return adopt.Converted{Object: r.Object, Text: text}, err
+	}, err
 }
 
 // read reads the documents of a file, or an object of the cluster.

@@ -44,6 +44,7 @@ const (
 var names = []string{
 	"updown", "hpa", "agentdies", "restart", "advise", "podsmetric", "preset", "zero",
 	"handover", "terminated", "killed", "noderemoved", "hung", "certificate", "promdown", "churn", "clock", "past", "forged", "objects", "objectvalue", "objectaverage", "hold", "rollout", "rolloutbeside", "drain",
+	"chat", "adopted", "scaledobject",
 }
 
 // rig is the one stack that the tests of this package share.

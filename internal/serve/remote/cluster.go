@@ -119,27 +119,32 @@ func NewAPI(cfg *rest.Config) (*API, error) {
 // Do sends body as JSON, unless it is nil, and decodes the response. An error with a
 // Status object is an [apierrors.APIStatus].
 func (a *API) Do(ctx context.Context, method string, body, into any, path ...string) error {
-	return a.send(ctx, method, "application/json", a.base.JoinPath(path...), body, into)
+	return a.Send(ctx, method, nil, body, into, path...)
 }
 
 // MergePatch changes an object and decodes the result. With dryRun the API server checks
 // the change, and stores nothing.
 func (a *API) MergePatch(ctx context.Context, patch any, dryRun bool, into any, path ...string) error {
-	u := a.base.JoinPath(path...)
+	var query url.Values
 	if dryRun {
-		u.RawQuery = url.Values{"dryRun": {metav1.DryRunAll}}.Encode()
+		query = url.Values{"dryRun": {metav1.DryRunAll}}
 	}
-	return a.send(ctx, http.MethodPatch, "application/merge-patch+json", u, patch, into)
+	return a.Send(ctx, http.MethodPatch, query, patch, into, path...)
 }
 
 // Get decodes what is at a path, with parameters such as labelSelector.
 func (a *API) Get(ctx context.Context, query url.Values, into any, path ...string) error {
-	u := a.base.JoinPath(path...)
-	u.RawQuery = query.Encode()
-	return a.send(ctx, http.MethodGet, "", u, nil, into)
+	return a.Send(ctx, http.MethodGet, query, nil, into, path...)
 }
 
-func (a *API) send(ctx context.Context, method, contentType string, u *url.URL, body, into any) error {
+// Send is Do with parameters, such as dryRun. A PATCH is a merge patch.
+func (a *API) Send(ctx context.Context, method string, query url.Values, body, into any, path ...string) error {
+	u := a.base.JoinPath(path...)
+	u.RawQuery = query.Encode()
+	contentType := "application/json"
+	if method == http.MethodPatch {
+		contentType = "application/merge-patch+json"
+	}
 	var content io.Reader = http.NoBody
 	if body != nil {
 		b, err := json.Marshal(body)
