@@ -224,7 +224,8 @@ func TestDocsHandOver(t *testing.T) {
 	_, printed, _ := strings.Cut(section, "```\n")
 	printed, _, _ = strings.Cut(printed, "```\n")
 	for line := range strings.Lines(printed) {
-		if !strings.Contains(out, line) {
+		_, step, numbered := strings.Cut(line, ". ")
+		if !strings.Contains(out, line) && (!numbered || !strings.HasPrefix(step, "wait ") && !strings.Contains(out, ". "+step)) { // what is there already is not waited for
 			t.Errorf("the page has the line\n%s the command prints\n%s", line, out)
 		}
 	}

@@ -408,8 +408,11 @@ func (a *adoption) run(ctx context.Context, r *runner) error {
 		return err
 	}
 	s, lookErr := a.observe(ctx, a.kind)
-	if lookErr != nil || s.ours != nil && s.ours.Spec.Actuation != v1alpha1.ActuationAdvise {
+	if lookErr != nil {
 		return errors.Join(err, lookErr)
+	}
+	if s.ours != nil && s.ours.Spec.Actuation != v1alpha1.ActuationAdvise {
+		return fmt.Errorf("%w\nThe %s no longer scales: gpupilot release %s/%s goes back", err, a.kind, a.namespace, a.name)
 	}
 	if s.old != nil && !isStopped(s.old) {
 		return fmt.Errorf("%w\nThe %s %s still scales", err, a.kind, a.name)

@@ -32,8 +32,9 @@ type cluster struct {
 	past    []snapshot
 
 	calls          []string
-	killAt         int  // the number of the call in which the client is killed; 0: none
-	applied        bool // the call is applied before
+	killAt         int    // the number of the call in which the client is killed; 0: none
+	killOn         string // or the call
+	applied        bool   // the call is applied before
 	kill           context.CancelFunc
 	refuses        func(method, path string, dry bool) error // nil: nothing
 	replicas       int64
@@ -296,12 +297,12 @@ func (c *cluster) Send(ctx context.Context, method string, query url.Values, bod
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kills := len(c.calls)+1 == c.killAt
 	call, b := method+" "+strings.Join(path[5:], "/"), text(body)
 	if dry := query.Get("dryRun") != "" || method == http.MethodDelete && strings.Contains(b, `"dryRun"`); dry {
 		call += " (dry run)"
 	}
 	c.calls = append(c.calls, call)
+	kills := len(c.calls) == c.killAt || call == c.killOn
 	if kills && !c.applied {
 		c.kill()
 		return ctx.Err()

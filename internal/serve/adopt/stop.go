@@ -34,10 +34,7 @@ const (
 	pausedBy = "gpupilot.dev/adopted-by"
 )
 
-var (
-	hpaKind          = schema.GroupVersionKind{Group: "autoscaling", Version: "v2", Kind: kindHPA}
-	scaledObjectKind = schema.GroupVersionKind{Group: "keda.sh", Version: "v1alpha1", Kind: kindScaledObject}
-)
+var hpaKind = schema.GroupVersionKind{Group: "autoscaling", Version: "v2", Kind: kindHPA}
 
 // ownFields are the fields of a HorizontalPodAutoscaler that stopping it replaces.
 type ownFields struct {
