@@ -233,7 +233,7 @@ func TestDocsHandOver(t *testing.T) {
 	if v := seen.values(); len(v) != 1 {
 		t.Errorf("replicas went %v while it was handed over", v)
 	}
-	offer(name, 2.9)
+	offer(name, 2.75) // 55 % of 5 replicas, as before of 4
 	wantReplicas(t, name, "5", func(n int32) bool { return n == 5 })
 	spread(t, name, 5)
 
