@@ -104,9 +104,7 @@ func (p *Page) Meter(to meter.Sink) {
 //	                                      than GPUAutoscalers
 func (p *Page) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeFileFS(w, r, static(), "index.html")
-	})
+	mux.Handle("GET /{$}", files()["index.html"])
 	mux.HandleFunc("GET /api/v1/view", p.guard(p.serveView))
 	mux.HandleFunc("GET /api/v1/stream", p.guard(p.serveStream))
 	mux.HandleFunc("GET /api/v1/nodes", p.guard(p.serveNodes))
@@ -135,7 +133,7 @@ func static() fs.FS {
 // page's security headers: scripts and styles only from files.
 func WithFiles(next http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static())))
+	mux.HandleFunc("GET /static/{file...}", serveFile)
 	mux.Handle("/", next)
 	return secure(mux)
 }
