@@ -26,16 +26,3 @@ func TestWindowMemory(t *testing.T) {
 	f("-1Gi", 0)
 	f("much", 0)
 }
-
-// A query's samples take at most an eighth of a small container.
-func TestQuerySamples(t *testing.T) {
-	f := func(limit int64, limited bool, want int) {
-		t.Helper()
-		if got := querySamples(limit, limited); got != want {
-			t.Errorf("limit %d (%v): %d samples, want %d", limit, limited, got, want)
-		}
-	}
-	f(0, false, 5_000_000)
-	f(1<<30, true, 5_000_000)
-	f(256<<20, true, 2<<20)
-}

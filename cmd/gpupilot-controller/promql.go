@@ -44,16 +44,6 @@ const ruleMemory = 64 << 20
 // 30 s.
 const queryTimeout = 20 * time.Second
 
-// querySamples returns how many samples of 16 bytes one query may hold at the same time.
-// In a container with a limit of less than 640 MB, one query's are an eighth of it.
-func querySamples(limit int64, limited bool) int {
-	const most = 5_000_000
-	if !limited {
-		return most
-	}
-	return int(min(most, limit/8/16))
-}
-
 // makeEngine makes PromQL over the windows and their past, and the recording rules.
 func (p *program) makeEngine() error {
 	p.slots, p.results = queries.NewSlots(queries.ForWindows()), rules.NewStore(p.cfg.window, ruleMemory)
@@ -61,7 +51,7 @@ func (p *program) makeEngine() error {
 	minutes := past.New(past.Config{Lookback: windows.DefaultLookback, Job: job, Instance: instance},
 		past.Deps{Recent: p.promstore, Minutes: p.history.Store, Families: recorded()})
 	p.engine = engine.New(engine.Config{
-		Timeout: queryTimeout, MaxSamples: querySamples(gcpace.ContainerLimit()), Reserved: p.slots,
+		Timeout: queryTimeout, MaxSamples: engine.MaxSamples(gcpace.ContainerLimit()), Reserved: p.slots,
 		Lookback: windows.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
 		Incomplete: rules.Incomplete(p.results, func() []usage.Gap { return p.aggregates.Gaps() }),
 	}, engine.Join(minutes, p.results))

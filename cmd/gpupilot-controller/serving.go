@@ -21,6 +21,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/replay/review"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
@@ -63,8 +64,10 @@ func (p *program) makePage() error {
 		p.page = webui.New(source, webui.Tokens(reviewer))
 		p.registry.MustRegister(meter.Func(reviewer.Meter))
 	}
-	p.page.Price = p.cfg.gpuPrice
-	p.registry.MustRegister(meter.Func(p.page.Meter))
+	reviews := review.New(review.Deps{Object: p.control.Object, Minutes: source.Minutes, Price: p.cfg.gpuPrice})
+	p.page.Price, p.page.Backtests = p.cfg.gpuPrice, reviews
+	p.addLoop(reviews.Run)
+	p.registry.MustRegister(meter.Func(p.page.Meter), meter.Func(reviews.Meter))
 	p.mux, p.conns = http.NewServeMux(), connlimit.New(maxConnections)
 	p.mux.Handle("/", p.page.Handler())
 	p.mux.Handle("GET /metrics", p.page.GuardMetrics(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{

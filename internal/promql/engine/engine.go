@@ -56,7 +56,7 @@ type Config struct {
 
 func (c *Config) complete() {
 	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
-	c.MaxSamples = cmp.Or(c.MaxSamples, 5_000_000)
+	c.MaxSamples = cmp.Or(c.MaxSamples, MaxSamples(0, false))
 	c.MaxSeries = cmp.Or(c.MaxSeries, 500_000)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
 	c.MaxSteps = cmp.Or(c.MaxSteps, 11_000)
@@ -295,4 +295,14 @@ func detach(v parser.Value) parser.Value {
 		out[i] = promql.Series{Metric: s.Metric, DropName: s.DropName, Floats: append([]promql.FPoint(nil), s.Floats...), Histograms: append([]promql.HPoint(nil), s.Histograms...)}
 	}
 	return out
+}
+
+// MaxSamples returns how many samples of 16 bytes one query may hold at the same time. In a
+// container with a memory limit of less than 640 MB, one query's are an eighth of it.
+func MaxSamples(limit int64, limited bool) int {
+	const most = 5_000_000
+	if !limited {
+		return most
+	}
+	return int(min(most, limit/8/16))
 }

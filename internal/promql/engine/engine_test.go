@@ -293,3 +293,16 @@ func TestWaitingIsNotEvaluation(t *testing.T) {
 		}
 	})
 }
+
+// A query's samples take at most an eighth of a small container.
+func TestMaxSamples(t *testing.T) {
+	f := func(limit int64, limited bool, want int) {
+		t.Helper()
+		if got := MaxSamples(limit, limited); got != want {
+			t.Errorf("limit %d (%v): %d samples, want %d", limit, limited, got, want)
+		}
+	}
+	f(0, false, 5_000_000)
+	f(1<<30, true, 5_000_000)
+	f(256<<20, true, 2<<20)
+}

@@ -84,7 +84,7 @@ const about = (w) => "?namespace=" + encodeURIComponent(w.namespace) + "&name=" 
 
 // ---- the address ----
 
-const viewNames = ["workloads", "fleet", "gpu", "decisions"];
+const viewNames = ["workloads", "fleet", "gpu", "decisions", "backtest"];
 
 function readRoute() {
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?");

@@ -43,7 +43,8 @@ function makeDetail(r) {
   d.plot.opened = route.p.get("at") || "";
   const box = el("div", { class: "detail" },
     el("div", { class: "ranges", role: "group", "aria-label": "Range of the chart" }, ...buttons, d.note), d.plot.box, d.bands, d.picked, d.objectives, d.why,
-    el("h3", {}, "Decisions that changed it"), d.past);
+    el("h3", {}, "Decisions that changed it"), d.past,
+    el("p", {}, link("What would another policy have cost and kept?", "backtest", { of: r.key })));
   d.root = el("tr", { class: "detail-row" }, el("td", { colspan: "6" }, box));
   detail = d;
   refreshDetail();
