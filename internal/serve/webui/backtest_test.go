@@ -41,8 +41,10 @@ func (r *replays) Backtest(namespace, name string) (b view.Backtest, known bool)
 		Cost: "398 GPU-hours in 14 days. The workload held 413.", Saved: "18 % of the GPU-hours of an HPA with the same targets, which does not keep the objective: 3.10 % of its requests missed a limit.",
 		Change: "Nothing",
 		Policies: []view.BacktestPolicy{
-			{Name: "this policy", Missed: 0.41, Kept: 7, GPUHours: 398}, {Name: "objective 95 %", Missed: 2.9, Kept: 1, GPUHours: 331.2, More: -16.8},
-			{Name: "objective 99.5 %", Missed: 0.2, Kept: 7, GPUHours: 440, More: 10.6}, {Name: "HPA, same targets", Missed: 3.1, Kept: 2, GPUHours: 485, More: 21.9},
+			{Name: "this policy", Missed: 0.41, Kept: 7, GPUHours: 398},
+			{Name: "objective 95 %", Missed: 2.9, Kept: 1, GPUHours: 331.2, More: -16.8},
+			{Name: "objective 99.5 %", Missed: 0.2, Kept: 7, GPUHours: 440, More: 10.6},
+			{Name: "HPA, same targets", Missed: 3.1, Kept: 2, GPUHours: 485, More: 21.9},
 		},
 		Notes: []string{"The server is a model.", "The query <img src=x onerror=alert(1)> decides nothing in the replay."},
 	}
