@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -213,11 +214,15 @@ func TestPageThroughTheAPIServer(t *testing.T) {
 		}
 		return nil
 	})
-	if status, body := fetch(t, api, proxy+"/", "", ""); status != 200 || !strings.Contains(string(body), "page.js") {
-		t.Errorf("the page: %d, %.200s", status, body)
+	status, body := fetch(t, api, proxy+"/", "", "")
+	scripts := regexp.MustCompile(`<script [^>]*src="([^"]+)"`).FindAllSubmatch(body, -1)
+	if status != 200 || len(scripts) == 0 {
+		t.Errorf("the page: %d, %.2000s", status, body)
 	}
-	if status, _ := fetch(t, api, proxy+"/static/page.js", "", ""); status != 200 {
-		t.Errorf("its script: %d", status)
+	for _, src := range scripts {
+		if status, _ := fetch(t, api, proxy+"/"+string(src[1]), "", ""); status != 200 {
+			t.Errorf("its script %s: %d", src[1], status)
+		}
 	}
 	if status, _ := fetch(t, api, proxy+"/api/v1/view", "Authorization", "Bearer "+token); status != 401 {
 		t.Errorf("Authorization reaches the controller: %d", status)
