@@ -63,7 +63,7 @@ func (h *controllerHistory) workload(ctx context.Context) (*recordedWorkload, er
 		return nil, fmt.Errorf("GPUAutoscaler %s/%s: %w", namespace, name, err)
 	}
 	a := all[0].Object
-	out := &recordedWorkload{namespace: namespace, startup: startupOf(a), history: backtest.History{Name: a.Name}}
+	out := &recordedWorkload{namespace: namespace, startup: policy.StartupOf(a), history: backtest.History{Name: a.Name}}
 	if out.history.Policy, err = policy.Compile(a); err != nil {
 		return nil, fmt.Errorf("GPUAutoscaler %s/%s: %w", namespace, name, err)
 	}
@@ -83,16 +83,4 @@ func (h *controllerHistory) get(ctx context.Context) func(path string, query url
 		}
 		return err
 	}
-}
-
-// startupOf returns the start-up time that the spec gives, or that the controller learned;
-// 0: unknown.
-func startupOf(a *v1alpha1.GPUAutoscaler) time.Duration {
-	switch {
-	case a.Spec.Startup != nil && a.Spec.Startup.ExpectedSeconds != nil:
-		return time.Duration(*a.Spec.Startup.ExpectedSeconds) * time.Second
-	case a.Status.Startup != nil:
-		return time.Duration(a.Status.Startup.P50Seconds) * time.Second
-	}
-	return 0
 }

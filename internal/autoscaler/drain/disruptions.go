@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -78,17 +77,17 @@ func (d *Disruptions) Apply(o *scale.Observation, namespace string, units *repli
 	if len(all) == 0 {
 		return
 	}
-	byName := make(map[string]*corev1.Pod, len(units.Pods))
-	for _, pod := range units.Pods {
-		byName[pod.Name] = pod
+	byName := make(map[string]int, len(units.Pods))
+	for at, pod := range units.Pods {
+		byName[pod.Name] = at
 	}
 	for i := range o.Pods {
 		r := &o.Pods[i]
-		pod := byName[r.Name]
-		if pod == nil {
+		at, ok := byName[r.Name]
+		if !ok {
 			continue
 		}
-		for _, member := range units.Members(pod) {
+		for _, member := range units.Members(at) {
 			for name, b := range all {
 				if b.selector.Matches(labels.Set(member.Labels)) {
 					r.Disrupts = append(r.Disrupts, name)

@@ -37,7 +37,7 @@ type Reader struct {
 // Observe returns the observation of a workload with these replicas.
 func (v Reader) Observe(replicas int32, units *replica.Units, sources []policy.Source) scale.Observation {
 	o := scale.Observation{Replicas: replicas, Pods: make([]scale.Replica, 0, len(units.Pods)), Version: replica.NewestVersion(units.Pods)}
-	for _, pod := range units.Pods {
+	for n, pod := range units.Pods {
 		if replica.Finished(pod) {
 			continue
 		}
@@ -50,7 +50,7 @@ func (v Reader) Observe(replicas int32, units *replica.Units, sources []policy.S
 			r.Out, r.InFlight = !replica.IsReady(pod), v.readInFlight(pod, sources)
 		}
 		for i := range sources {
-			r.Readings[i] = v.readSignal(pod, units.Members(pod), &sources[i])
+			r.Readings[i] = v.readSignal(pod, units.Members(n), &sources[i])
 			if sources[i].Pace != nil {
 				r.Paces = append(r.Paces, make([]scale.Pace, i+1-len(r.Paces))...)
 				r.Paces[i] = v.readPace(pod, &sources[i])

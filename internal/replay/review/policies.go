@@ -5,9 +5,7 @@ package review
 import (
 	"fmt"
 	"slices"
-	"time"
 
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -109,16 +107,4 @@ func hpaOf(c policy.Compiled) (e contender.Entry, ok bool) {
 	}
 	e, err := contender.NewHPAObject(o)
 	return e, err == nil
-}
-
-// startupOf returns the start-up time that the spec gives, or that the controller learned;
-// 0: unknown.
-func startupOf(a *v1alpha1.GPUAutoscaler) time.Duration {
-	switch {
-	case a.Spec.Startup != nil && a.Spec.Startup.ExpectedSeconds != nil:
-		return time.Duration(*a.Spec.Startup.ExpectedSeconds) * time.Second
-	case a.Status.Startup != nil:
-		return time.Duration(a.Status.Startup.P50Seconds) * time.Second
-	}
-	return 0
 }

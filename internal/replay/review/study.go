@@ -130,7 +130,7 @@ func (r *Reviewer) study(ctx context.Context, j *job) (b view.Backtest, err erro
 		return b, err
 	}
 	p.startup = float64(usualStartup)
-	if s := startupOf(j.object); s > 0 {
+	if s := policy.StartupOf(j.object); s > 0 {
 		p.startup = s.Seconds()
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

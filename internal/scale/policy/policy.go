@@ -422,3 +422,15 @@ func toFloat64(q resource.Quantity) float64 {
 }
 
 func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
+
+// StartupOf returns the start-up time that the spec gives, or that the controller learned;
+// 0: unknown.
+func StartupOf(a *v1alpha1.GPUAutoscaler) time.Duration {
+	switch {
+	case a.Spec.Startup != nil && a.Spec.Startup.ExpectedSeconds != nil:
+		return time.Duration(*a.Spec.Startup.ExpectedSeconds) * time.Second
+	case a.Status.Startup != nil:
+		return time.Duration(a.Status.Startup.P50Seconds) * time.Second
+	}
+	return 0
+}

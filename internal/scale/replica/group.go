@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -38,7 +37,7 @@ type Units struct {
 	Pods []*corev1.Pod
 
 	all     []*corev1.Pod
-	members map[types.UID][]*corev1.Pod // by leader
+	members [][]*corev1.Pod // of groups, parallel to Pods; nil: there are none
 }
 
 // Pods finds pods, sorted by name.
@@ -63,25 +62,25 @@ func UnitsOf(from Pods, namespace string, selector labels.Selector) Units {
 			workers = workersOf(from.Select(namespace, labels.SelectorFromSet(labels.Set{SetLabel: set})))
 		}
 		if u.members == nil {
-			u.members, u.Pods, u.all = map[types.UID][]*corev1.Pod{}, slices.Clone(pods), slices.Clone(pods)
+			u.members, u.Pods, u.all = make([][]*corev1.Pod, len(pods)), slices.Clone(pods), slices.Clone(pods)
 		}
 		own := slices.DeleteFunc(workers[pod.Name], func(w *corev1.Pod) bool {
 			n, ok := Ordinal(w)
 			return !ok || n < 1 || int64(n) >= size
 		})
-		u.members[pod.UID] = append([]*corev1.Pod{pod}, own...)
+		u.members[i] = append([]*corev1.Pod{pod}, own...)
 		u.Pods[i] = asOne(pod, own, size)
 		u.all = append(u.all, own...)
 	}
 	return u
 }
 
-// Members returns the pods of a replica.
-func (u *Units) Members(pod *corev1.Pod) []*corev1.Pod {
-	if m := u.members[pod.UID]; m != nil {
-		return m
+// Members returns the pods of the replica Pods[i].
+func (u *Units) Members(i int) []*corev1.Pod {
+	if u.members != nil && u.members[i] != nil {
+		return u.members[i]
 	}
-	return []*corev1.Pod{pod}
+	return u.Pods[i : i+1 : i+1]
 }
 
 // All returns the pods of all replicas.
@@ -125,11 +124,11 @@ func asOne(leader *corev1.Pod, workers []*corev1.Pod, size int64) *corev1.Pod {
 	if Finished(leader) || phase == scale.Terminating || phase == scale.Leaving {
 		return leader
 	}
-	g := group{phase: phase, since: since, scheduled: leader, statuses: leader.Status.ContainerStatuses, whole: size - 1}
+	g := group{phase: phase, since: since, scheduled: leader, statuses: leader.Status.ContainerStatuses, missing: size - 1}
 	for _, w := range workers {
 		g.add(leader, w)
 	}
-	if g.whole > 0 && g.phase == scale.Serving {
+	if g.missing > 0 && g.phase == scale.Serving {
 		g.phase = scale.Starting
 	}
 	one := *leader
@@ -144,7 +143,7 @@ type group struct {
 	since     time.Time
 	scheduled *corev1.Pod // member that was scheduled last, or cannot be
 	statuses  []corev1.ContainerStatus
-	whole     int64 // members that it lacks
+	missing   int64 // members that it lacks
 }
 
 // late is how long after its leader became ready a worker of a new group is created, at
@@ -159,7 +158,7 @@ func (g *group) add(leader, w *corev1.Pod) {
 		}
 		return
 	}
-	g.whole--
+	g.missing--
 	if phase != scale.Serving {
 		g.statuses = slices.Concat(g.statuses, w.Status.ContainerStatuses, w.Status.InitContainerStatuses)
 	}

@@ -3,6 +3,7 @@
 package trust
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -270,17 +271,19 @@ func (d *Devices) PerReplica(namespace string, template *replica.Template, units
 	if template.Workers != nil {
 		n += min(d.templateDevices(namespace, template.Workers), maxResourceCount) * int(template.NumWorkers)
 	}
-	for _, pod := range units.Pods {
-		held, claims := 0, false
-		for _, member := range units.Members(pod) {
-			claims = claims || len(member.Spec.ResourceClaims) > 0
+	claims := func(pod *corev1.Pod) bool { return len(pod.Spec.ResourceClaims) > 0 }
+	for i := range units.Pods {
+		members := units.Members(i)
+		if template.Pods != nil && !slices.ContainsFunc(members, claims) {
+			continue
+		}
+		held := 0
+		for _, member := range members {
 			if devices, known := d.OfPod(member); known && !replica.Finished(member) {
 				held += devices
 			}
 		}
-		if template.Pods == nil || claims {
-			n = max(n, held)
-		}
+		n = max(n, held)
 	}
 	return int32(min(n, maxResourceCount))
 }
