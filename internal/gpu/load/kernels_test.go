@@ -42,9 +42,11 @@ var operations = []struct {
 	{`atom\.global\.cas\.b64`, 4, 1.2, 12},
 	{`red\.global\.add\.u64`, 2, 1.2, 12},
 	{`ld\.volatile\.global\.u64`, 2, 1, 0},
+	{`ld\.global\.u64`, 2, 1, 0},
 	{`ld\.global\.cg\.f32`, 2, 2, 20},
 	{`ld\.global\.cg\.v4\.u32`, 2, 2, 20},
 	{`st\.global\.(u32|u64|b32|f32|f64)`, 2, 1, 0},
+	{`st\.volatile\.global\.(u32|b32|f32|f64)`, 2, 1.1, 0},
 	{`st\.global\.v4\.u32`, 2, 1, 0},
 	{`fma\.rn\.f32`, 4, 2, 20},
 	{`fma\.rn\.f64`, 4, 1.4, 13},
@@ -99,6 +101,7 @@ func lint(ptx string) (errs []string) {
 		known[name] = "param"
 	}
 	labels, jumps := map[string]int{}, map[string]bool{}
+	stored := map[string]bool{} // addresses that a plain store wrote since the last label
 	for line := range strings.SplitSeq(body, "\n") {
 		line, _, _ = strings.Cut(strings.TrimSpace(line), "//")
 		if line = strings.TrimSpace(line); line == "" {
@@ -106,6 +109,7 @@ func lint(ptx string) (errs []string) {
 		}
 		if m := label.FindStringSubmatch(line); m != nil {
 			labels[m[1]]++
+			clear(stored)
 			continue
 		}
 		line, ok := strings.CutSuffix(line, ";")
@@ -130,6 +134,12 @@ func lint(ptx string) (errs []string) {
 			continue
 		}
 		lintOperation(line, m[3], m[4], version, target, known, fail)
+		if address, _, _ := strings.Cut(m[4], ","); strings.HasPrefix(m[3], "st.global.") {
+			if stored[address] {
+				fail("%q: the compiler removes the plain store before it, to the same address, with the work that led to it", line)
+			}
+			stored[address] = true
+		}
 	}
 	for name, n := range labels {
 		if n > 1 || !jumps[name] {
@@ -257,19 +267,40 @@ func TestLint(t *testing.T) {
 		{"nanosleep.u32", "nanosleeps.u32"},
 		{"setp.ge.u64 p, now, stop", "setp.ge.u64 now, now, stop"},
 		{".address_size 64", ".address_size 32"},
+		{"st.volatile.global.", "st.global."},
 	} {
-		if bad := strings.Replace(good, c[0], c[1], 1); bad == good || len(lint(bad)) == 0 {
+		if bad := strings.ReplaceAll(good, c[0], c[1]); bad == good || len(lint(bad)) == 0 {
 			t.Errorf("%q for %q is not found", c[1], c[0])
 		}
 	}
 }
 
-// Where a CUDA toolkit is, its assembler checks each kernel for each compute capability.
+// machineCode is the least count of an instruction that is the work of a kernel, for each iteration of its body. Step 0
+// of mma.m8n8k4 stands for all four.
+var machineCode = map[string]struct {
+	instruction string
+	count       int
+	most        int // compute capability; later ones emulate the instruction
+}{
+	"fp32":         {`FFMA`, 256, 999},
+	"fp64":         {`DFMA`, 64, 999},
+	"fp16":         {`HFMA2(\.MMA)?`, 256, 999},
+	"dram":         {`LDG\.E\.128`, tileLoads, 999},
+	"fill":         {`STG\.E\.128`, tileLoads, 999},
+	"vectoradd":    {`FADD`, 1, 999},
+	"tensor_sm_70": {`HMMA\.884\.F32\.F32\.STEP0`, mmaUnroll * 8, 72},
+	"tensor_sm_75": {`HMMA\.1688\.F32`, mmaUnroll * 8, 999},
+	"tensor_sm_80": {`HMMA\.16816\.F32`, mmaUnroll * 8, 999},
+}
+
+// Where a CUDA toolkit is (Debian: nvidia-cuda-toolkit), its assembler checks each kernel for each compute capability, and
+// its disassembler shows that the work is in the machine code.
 func TestKernelsAssemble(t *testing.T) {
 	ptxas, err := exec.LookPath("ptxas")
 	if err != nil {
 		t.Skip("unchecked by ptxas: it is not on the PATH; the lint alone checked the kernels")
 	}
+	nvdisasm, disasmErr := exec.LookPath("nvdisasm")
 	help, _ := exec.CommandContext(t.Context(), ptxas, "--help").CombinedOutput()
 	for _, k := range allKernels() {
 		file := filepath.Join(t.TempDir(), k.Name+".ptx")
@@ -282,8 +313,20 @@ func TestKernelsAssemble(t *testing.T) {
 			if sm < least || !strings.Contains(string(help), "'"+name+"'") {
 				continue
 			}
-			if out, err := exec.CommandContext(t.Context(), ptxas, "-arch="+name, "-o", os.DevNull, file).CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(t.Context(), ptxas, "-arch="+name, "-o", file+".cubin", file).CombinedOutput(); err != nil {
 				t.Errorf("%s for %s: %v\n%s", k.Name, name, err, out)
+				continue
+			}
+			want, ok := machineCode[k.Name]
+			if !ok || sm > want.most || disasmErr != nil {
+				continue
+			}
+			code, err := exec.CommandContext(t.Context(), nvdisasm, "-c", file+".cubin").Output()
+			if err != nil {
+				t.Errorf("%s for %s: %v", k.Name, name, err)
+			}
+			if n := len(re(`\b`+want.instruction+`[.\w]*\s`).FindAll(code, -1)); n < want.count {
+				t.Errorf("%s for %s: %d of %d instructions %s are left", k.Name, name, n, want.count, want.instruction)
 			}
 		}
 	}

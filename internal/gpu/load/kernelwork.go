@@ -71,6 +71,16 @@ func (w *kernelWork) prepare(c *cuda.Context) (err error) {
 	if w.stream, err = c.NewStream(); err != nil {
 		return err
 	}
+	if w.kind.Field == gpu.DRAMActive {
+		ended, err := c.Alloc(8 * uint64(w.maxBlocks))
+		if err != nil {
+			return err
+		}
+		w.arg = ended.Address
+		if err := w.stream.Zero(ended, ended.Bytes); err != nil {
+			return err
+		}
+	}
 	for i := range w.slot {
 		s := &w.slot[i]
 		if s.memory, err = c.Alloc(recordBytes(w.maxBlocks)); err != nil {
@@ -175,16 +185,18 @@ func (w *kernelWork) generated(t totals, timerStep float64) (value *float64, hal
 	}
 	perSecond := t.work / (t.wall / 1e9)
 	if w.kind.Field == gpu.DRAMActive {
-		rate = ptr(perSecond / 1e9)
-		share = ratio(perSecond, w.model.memoryBytesPerSecond)
+		rate, value = ptr(perSecond/1e9), ratio(perSecond, w.model.memoryBytesPerSecond)
+		share = value
 	} else {
 		rate = ptr(2 * perSecond / 1e12)
-		share = ratio(perSecond, w.model.fmaPerCycle(w.kind.Field)*float64(w.model.sms)*t.hertz())
+		peak, busy := w.model.fmaPerCycle(w.kind.Field)
+		cycles := float64(w.model.sms) * t.hertz()
+		share, value = ratio(perSecond, peak*cycles), ratio(perSecond, busy*cycles)
 	}
-	if share == nil {
-		return nil, 0, rate, nil
+	if value == nil {
+		return nil, 0, rate, share
 	}
-	return share, *share * (edges + t.hertzSpread), rate, share
+	return value, *value * (edges + t.hertzSpread), rate, share
 }
 
 // launchNS is the part of a kernel's time that its blocks do not see: its start and its end, in ns.

@@ -215,7 +215,7 @@ func (s *session) kernelOf(k Kind) (_ kernel, bytes, arg uint64) {
 		}
 	case gpu.FP64Active:
 		iterations := uint64(1)
-		if s.model.fmaPerCycle(k.Field) >= 32 {
+		if peak, _ := s.model.fmaPerCycle(k.Field); peak >= 32 {
 			iterations = 8
 		}
 		return fp64Kernel(), iterations, math.Float64bits(-1)
@@ -251,7 +251,6 @@ func (s *session) stream(w *kernelWork) error {
 	}
 	bytes := min(s.bounds.MemoryBytes, free/10*9)
 	bytes -= min(2*nvlinkBytes, bytes/4) // for copies at the same time
-	bytes -= bytes % tileBytes
 	if bytes < tileBytes {
 		return failuref(ExitMemory, "%d bytes of memory for reads: want at least %d (--memory, and what the GPU has free)", bytes, tileBytes)
 	}
@@ -259,6 +258,7 @@ func (s *session) stream(w *kernelWork) error {
 		s.note("reads of %d MiB, less than %d times the cache of %d MiB, reach the memory in part only", bytes>>20, overL2, s.model.l2>>20)
 	}
 	w.maxBlocks = max(1, min(w.perSM*s.model.sms, int(bytes/tileBytes)))
+	bytes -= bytes % (uint64(w.maxBlocks) * tileBytes) // so that no block reads the tiles of another
 	w.size = bytes
 	_, filled := s.buffers["stream"]
 	if w.data, err = s.buffer("stream", bytes); err != nil || filled {

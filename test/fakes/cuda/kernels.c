@@ -13,13 +13,13 @@ struct record {
 	uint64_t start, end, cycles, work, worked, unused[2];
 };
 
-// rates are multiply-adds of an SM and cycle.
+// lanes are multiply-adds of an SM and cycle; of the tensor cores those of mma.sync, while the field shows 1.
 static double lanes(int cc, const char *kernel) {
 	bool wide = cc >= 86 && cc < 90;
 	if (!strcmp(kernel, "fp64")) return cc == 90 ? 64 : cc == 70 || cc == 80 ? 32 : 2;
 	if (!strcmp(kernel, "fp32")) return cc >= 86 ? 128 : 64;
 	if (!strcmp(kernel, "fp16")) return cc == 80 || cc >= 90 ? 256 : 128;
-	return cc == 90 ? 2048 : cc == 80 ? 1024 : wide || cc < 80 ? 512 : 4096;
+	return cc == 90 ? 2048 / 1.5 : cc == 80 ? 1024 : wide || cc < 80 ? 512 : 4096;
 }
 
 // per_chunk is the work of a warp's chunk: multiply-adds, or bytes.
@@ -85,7 +85,7 @@ double run_kernel(int d, const char *name, unsigned grid, unsigned block, unsign
 	double length = p[1], share = p[2] / 65536.0, window = p[3] ? p[3] : length, duty = p[4] / 65536.0;
 	if (!owns(d, p[0], 64 + 64ul * grid) || ((!strcmp(name, "dram") || !strcmp(name, "fill")) && !owns(d, p[5], p[6]))) return -1;
 	// The kernels have no tile for a block beyond the buffer.
-	if (!strcmp(name, "dram") && ((uint64_t)grid << 16 > p[6] || p[6] % 65536)) return -1;
+	if (!strcmp(name, "dram") && (p[6] == 0 || p[6] % ((uint64_t)grid << 16) || !owns(d, p[7], 8ul * grid))) return -1;
 	(void)shared;
 	unsigned warps = block / 32, usable = (unsigned)fmax(1, (double)(val(d, K_sms) - val(d, K_missing_sms)));
 	struct pipe pipe = {0};
