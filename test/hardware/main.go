@@ -19,7 +19,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
@@ -99,7 +98,7 @@ func run(ctx context.Context, c Config) error {
 	if err := c.keepCalibration(); err != nil {
 		return err
 	}
-	text, err := page(c, done, list, time.Now())
+	text, err := page(c, done, list)
 	if err != nil {
 		return err
 	}

@@ -13,12 +13,13 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/gpu/verdict"
 )
 
 // page is docs/hardware.md.
-func page(c Config, done []measured, list []beside, now time.Time) (string, error) {
+func page(c Config, done []measured, list []beside) (string, error) {
 	var out strings.Builder
-	fmt.Fprintf(&out, "# Measured on a GPU\n\n`make hardware` wrote this page on %s, on %s.\n", now.UTC().Format(time.DateOnly), device(done))
+	fmt.Fprintf(&out, "# Measured on a GPU\n\n`make hardware` measured this %s.\n", device(done))
 	fmt.Fprint(&out, "\n## Generated and shown\n\nThe whole load, and the verdict on each source over 20, 40, 60, 80 and 100 % of it.\n\n"+
 		"| load | generated | rate | of the peak | SM clock | power | sources |\n|---|---|---|---|---|---|---|\n")
 	for _, m := range done {
@@ -30,12 +31,16 @@ func page(c Config, done []measured, list []beside, now time.Time) (string, erro
 				value("%.0f MHz", s.ClockMHz, 1), value("%.0f W", s.Watts, 1), verdicts(m))
 		}
 	}
+	out.WriteString(unmeasured(done))
 	for _, m := range done {
 		if m.name != "lag" {
 			continue
 		}
 		fmt.Fprint(&out, "\n## Lag\n\nUnder a sine on the tensor cores.\n\n| source | lag | interval | verdict |\n|---|---|---|---|\n")
 		for _, r := range m.results {
+			if r.Finding == verdict.Unmeasured {
+				continue
+			}
 			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", r.Source, value("%.1f s", r.Lag, 1), value("%.1f s", r.Interval, 1), r.Verdict)
 		}
 	}
@@ -47,10 +52,39 @@ func page(c Config, done []measured, list []beside, now time.Time) (string, erro
 		}
 		out.WriteString(text)
 	}
-	if b, err := exec.Command("nvidia-smi", "--query-gpu=name,driver_version,memory.total,power.limit,ecc.mode.current", "--format=csv").Output(); err == nil { //nolint:noctx // it answers or fails at once
+	if b, err := c.driver(); err == nil {
 		fmt.Fprintf(&out, "\n## nvidia-smi\n\n```text\n%s```\n", b)
 	}
 	return out.String(), nil
+}
+
+// driver is what nvidia-smi says of the GPUs. It is kept, as a row is.
+func (c Config) driver() ([]byte, error) {
+	file := filepath.Join(c.folder, "nvidia-smi.csv")
+	if b, err := os.ReadFile(file); err == nil {
+		return b, nil
+	}
+	b, err := exec.Command("nvidia-smi", "--query-gpu=name,driver_version,memory.total,power.limit,ecc.mode.current", "--format=csv").Output() //nolint:noctx // it answers or fails at once
+	if err != nil {
+		return nil, err
+	}
+	return b, os.WriteFile(file, b, 0o644)
+}
+
+// unmeasured names the sources that no row has, with the reason.
+func unmeasured(done []measured) string {
+	var out strings.Builder
+	seen := map[string]bool{}
+	for _, m := range done {
+		for _, r := range m.results {
+			if r.Finding == verdict.Unmeasured && !seen[r.Source] {
+				seen[r.Source] = true
+				why, _, _ := strings.Cut(r.Detail[strings.LastIndex(r.Detail, "gpupilot-agent: ")+1:], ";")
+				fmt.Fprintf(&out, "\nNot measured: `%s` (%s).\n", r.Source, strings.TrimPrefix(why, "pupilot-agent: "))
+			}
+		}
+	}
+	return out.String()
 }
 
 // calibrationTables are the tables of a calibration.
@@ -70,15 +104,15 @@ func calibrationTables(b []byte) (string, error) {
 	return out.String(), nil
 }
 
-// device names the GPU.
+// device says when and on which GPU it was measured.
 func device(done []measured) string {
 	for _, m := range done {
 		if len(m.steps) > 0 {
 			g := m.steps[0].GPU
-			return fmt.Sprintf("%s (compute capability %s, %d SMs, %d MiB)", g.Name, g.ComputeCapability, g.SMs, g.MemoryBytes>>20)
+			return fmt.Sprintf("on %s, on %s (compute capability %s, %d SMs, %d MiB)", m.steps[0].Start.UTC().Format(time.DateOnly), g.Name, g.ComputeCapability, g.SMs, g.MemoryBytes>>20)
 		}
 	}
-	return "an unknown GPU"
+	return "on an unknown GPU"
 }
 
 // whole is a step of the whole load, the last one: the clock has settled.
@@ -104,7 +138,9 @@ func generated(s load.Step) string {
 func verdicts(m measured) string {
 	var list []string
 	for _, r := range m.results {
-		list = append(list, fmt.Sprintf("%s: %s", r.Source, r.Verdict))
+		if r.Finding != verdict.Unmeasured {
+			list = append(list, fmt.Sprintf("%s: %s", r.Source, r.Verdict))
+		}
 	}
 	return strings.Join(list, "; ")
 }
