@@ -26,16 +26,18 @@ func (w *workload) restoreObjectives(a *v1alpha1.GPUAutoscaler) {
 }
 
 // reportObjectives reports how well objectives are kept, and records an Event when one
-// cannot be kept or measured any more.
+// cannot be kept or measured any more. Behind an obstacle nothing is observed, and what was
+// observed before may be about another target or spec: it is kept, and not reported.
 func (w *workload) reportObjectives(r *report) {
-	if r.plan == nil {
+	r.record = w.objectives.Record(r.at)
+	if r.obstacle.lasts() {
 		return
 	}
 	startup := r.plan.Policy.Startup
 	if l := w.startup.Learned(); l != nil && startup == 0 {
 		startup = time.Duration(l.P95Seconds) * time.Second
 	}
-	r.objectives, r.record = w.objectives.Reports(&r.plan.Compiled, &w.state, startup, r.at), w.objectives.Record(r.at)
+	r.objectives = w.objectives.Reports(&r.plan.Compiled, &w.state, startup, r.at)
 	for _, c := range objective.Conditions(r.objectives) {
 		last, isFalse := w.unkept[c.Type], c.Status == metav1.ConditionFalse
 		if w.unkept == nil {

@@ -295,3 +295,38 @@ func TestNumber(t *testing.T) {
 	f(math.NaN(), "")
 	f(math.Inf(1), "")
 }
+
+// Behind an obstacle that lasts, nothing is said about an objective, which is that of another target or spec.
+func TestAnObstacleEndsTheConditionsOfAnObjective(t *testing.T) {
+	kinds := []string{v1alpha1.ConditionAttainable, v1alpha1.ConditionMeasured}
+	have := func(st *v1alpha1.GPUAutoscalerStatus) (out []string) {
+		return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return meta.FindStatusCondition(st.Conditions, kind) == nil })
+	}
+	for name, change := range map[string]func(*rig, *workload, *v1alpha1.GPUAutoscaler){
+		"no target":     func(_ *rig, _ *workload, a *v1alpha1.GPUAutoscaler) { a.Spec.ScaleTargetRef.Name = "nobody" },
+		"invalid":       func(_ *rig, _ *workload, a *v1alpha1.GPUAutoscaler) { a.Spec.MaxReplicas = 0 },
+		"being deleted": func(r *rig, _ *workload, a *v1alpha1.GPUAutoscaler) { a.DeletionTimestamp = &metav1.Time{Time: r.now} },
+		"rival": func(r *rig, _ *workload, _ *v1alpha1.GPUAutoscaler) {
+			r.rivals.Set(target.Rival{Kind: "HorizontalPodAutoscaler", Namespace: "ns", Name: "h"}, target.NewKey("apps", "Deployment", "ns", "web"), false)
+		},
+	} {
+		r, w := loaded(t, 60)
+		a := w.object.Load().DeepCopy()
+		a.Generation++
+		a.Spec.Signals = []v1alpha1.Signal{{Preset: "vllm", SLO: &v1alpha1.SLO{InterTokenLatency: &metav1.Duration{Duration: 50 * time.Millisecond}}}}
+		w.object.Store(a)
+		w.pass(r.now)
+		st := statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{})
+		if got := have(st); !slices.Equal(got, kinds) {
+			t.Fatalf("%s: before it there are %q, want %q", name, got, kinds)
+		}
+		next := a.DeepCopy()
+		next.Generation++
+		change(r, w, next)
+		w.object.Store(next)
+		w.pass(r.now.Add(time.Second))
+		if got := have(statusOf(w.status.next, st)); len(got) > 0 {
+			t.Errorf("%s: %q are still there", name, got)
+		}
+	}
+}

@@ -207,6 +207,10 @@ type report struct {
 // verdict is the reason and message of a condition. An empty reason means no problem.
 type verdict struct{ reason, message string }
 
+// lasts reports whether an obstacle is there until somebody removes it: what was known of the
+// target before does not count. An API server that does not answer is none.
+func (v verdict) lasts() bool { return v.reason != "" && v.reason != reasonUnreadable }
+
 // pass observes, decides and actuates once, and returns the duration of the decision.
 func (w *workload) pass(now time.Time) (spent time.Duration) {
 	a := w.object.Load()
@@ -227,7 +231,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	}
 	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
 		w.suspended = true
-		if r.obstacle.reason != reasonUnreadable {
+		if r.obstacle.lasts() {
 			// Others may set the replicas meanwhile, and no signal is observed. Learned
 			// values are kept; the window starts again.
 			w.state = memory.ClearWindow(w.state)
