@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
@@ -162,8 +163,13 @@ type Value struct {
 	Forbidden bool
 }
 
+// Soon is a time of RFC 3339 in two hours.
+var Soon = time.Now().Add(2 * time.Hour).UTC().Format(time.RFC3339)
+
 // texts are strings that are valid somewhere, or that somebody may try.
 var texts = []string{
+	Soon, "2020-01-01T00:00:00Z", "2099-01-01T00:00:00+02:00", "America/Sao_Paulo", "UTC", "Mars/Base", "00:00", "23:59", "*/5 * * * *", "0 8 31 2 *", "NotIn", "Exists",
+	"queue.replicas * 2.0", "1.0 / 0.0", "nobody.value",
 	"a", "metrics", "http", "x1-y", "queue_length", "Utilization", "DCGM_FI_DEV_GPU_UTIL", "MemoryUsed", "1009", "/metrics", "/a/b.c", "/", "/home/driver",
 	"lib/libnvidia-ml.so.1", "10ms", "1s", "1m30s", "250ms", "1h", "0s", "-1s", "1ns", "87600h", "avg", "p1", "p99", "p0", "example.com/gpu", "1", "1Gi",
 	"Deployment", "StatefulSet", "apps/v1", "v1", "app", "default", "$(HOST_IP):5555", "unix:///run/dcgm.sock", "ghcr.io/gpupilot/gpupilot-agent:e2e",

@@ -54,8 +54,8 @@ const (
 // simnode.ExecImage.
 const AgentImage = "ghcr.io/gpupilot/gpupilot-agent:e2e"
 
-// startTimeout bounds each wait of a start, except the control plane's own.
-const startTimeout = time.Minute
+// startTimeout bounds each wait of a start, except the control plane's own. A busy API server delays the controller's.
+const startTimeout = 3 * time.Minute
 
 // Config holds the settings of a Stack. The zero value runs everything with defaults.
 type Config struct {

@@ -308,8 +308,8 @@ func conditions(u *unstructured.Unstructured) (out []string) {
 	all, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	for _, c := range all {
 		c, _ := c.(map[string]any)
-		if c["type"] == "WindowComplete" && c["status"] == "True" {
-			continue // it exists once it has been False
+		if c["type"] == "WindowComplete" && c["status"] == "True" || c["type"] == "Overridden" && c["reason"] == "NoOverride" {
+			continue // it exists once it has been otherwise
 		}
 		out = append(out, fmt.Sprintf("%v=%v %v", c["type"], c["status"], c["reason"]))
 	}

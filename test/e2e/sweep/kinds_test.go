@@ -107,6 +107,16 @@ func autoscalerKind(t *testing.T) *kind {
 			"startup": {"expectedSeconds": 1}, "budget": {"maxGPUs": 8},
 			"signals": [`+signal+`, {`+swept20+`, "target": {"type": "AverageValue", "value": "10"}}]}`).(map[string]any))
 	}
+	for _, more := range []string{
+		`{"override": {"replicas": 2, "until": "` + schema.Soon + `", "reason": "INC-1"}, "drain": {"maxSeconds": 5},
+			"schedules": [{"name": "day", "timezone": "Europe/Berlin", "days": ["Mon"], "start": "08:00", "end": "18:00", "minReplicas": 1, "maxReplicas": 4, "leadTime": "Auto"}]}`,
+		`{"formula": "queue.replicas", "schedules": [{"name": "night", "cron": "0 22 * * *", "duration": "8h", "minReplicas": 1}],
+			"signals": [{"name": "queue", "fallback": "Hold", "activation": "1", ` + swept20 + `, "target": {"type": "AverageValue", "value": "10"}}]}`,
+	} {
+		base := schema.Copy(k.bases[0]).(map[string]any)
+		maps.Copy(base, schema.Parse(more).(map[string]any))
+		k.bases = append(k.bases, base)
+	}
 	k.renew = func(ctx context.Context, w *worker, spec map[string]any) error {
 		if err := deleteFresh(ctx, w); err != nil {
 			return err
@@ -211,7 +221,7 @@ func exporterKind(t *testing.T) *kind {
 			"priorityClassName": "system-cluster-critical", "updateStrategy": {"type": "RollingUpdate", "maxUnavailable": 1, "maxSurge": 0},
 			"args": ["--sim-gpus=2"], "env": [{"name": "A", "value": "b"}], "podLabels": {"a": "b"}, "podAnnotations": {"a": "b"}}`,
 		`{"nodeSelector": {"sweep": "none"}, "backend": "nvml", "processMetrics": true, "driver": {"root": "/run/nvidia/driver", "library": "usr/lib/libnvidia-ml.so.1"},
-			"collectors": {"configMap": {"name": "list", "key": "metrics"}}, "monitoring": {"podMonitor": ` + monitor + `}, "updateStrategy": {"type": "OnDelete"}}`,
+			"kubernetes": {"podLabels": true}, "collectors": {"configMap": {"name": "list", "key": "metrics"}}, "monitoring": {"podMonitor": ` + monitor + `}, "updateStrategy": {"type": "OnDelete"}}`,
 	} {
 		k.bases = append(k.bases, schema.Parse(spec).(map[string]any))
 	}
