@@ -42,11 +42,20 @@ func Scrape(t *testing.T, exporter http.Handler) string {
 // It skips the test as Serve does.
 func Start(t *testing.T, config string) string {
 	t.Helper()
+	return StartWith(t, config, "")
+}
+
+// StartWith is Start with samples of before, in OpenMetrics' text format.
+func StartWith(t *testing.T, config, past string) string {
+	t.Helper()
 	program := Program(t, "prometheus")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if past != "" {
+		backfill(t, past, filepath.Join(dir, "data0"))
 	}
 	// Prometheus does not tell which port it got, so it is given one. Where another
 	// program takes that first, it is given another.
@@ -63,6 +72,18 @@ func Start(t *testing.T, config string) string {
 	}
 	t.Fatal("every port was taken")
 	return ""
+}
+
+// backfill writes samples into Prometheus's storage.
+func backfill(t *testing.T, past, storage string) {
+	t.Helper()
+	file := storage + ".openmetrics"
+	if err := os.WriteFile(file, []byte(past), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), Program(t, "promtool"), "tsdb", "create-blocks-from", "openmetrics", file, storage).CombinedOutput(); err != nil {
+		t.Fatalf("promtool: %v\n%s", err, out)
+	}
 }
 
 // Program finds prometheus or promtool on the PATH. It skips the test where the program

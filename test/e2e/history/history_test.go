@@ -62,8 +62,8 @@ func TestTheHistoryComesBack(t *testing.T) {
 			t.Logf("%s", log[max(0, len(log)-8000):])
 		}
 	})
-	prometheus := promtest.Start(t, fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, honor_labels: true, static_configs: [{targets: [%q]}]}]\n",
-		strings.TrimPrefix(s.ControllerURL, "http://")))
+	prometheus := promtest.StartWith(t, fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, honor_labels: true, static_configs: [{targets: [%q]}]}]\n",
+		strings.TrimPrefix(s.ControllerURL, "http://")), hours(time.Now().Add(-time.Minute)))
 	if err := s.Client.Create(t.Context(), stack.Deployment("default", name, 1, time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +88,38 @@ func TestTheHistoryComesBack(t *testing.T) {
 	}
 	defer stop()
 	eventually(t, func() error { return check(t, replica, stopped) })
+
+	// The recorded hours are replayed on demand.
+	eventually(t, func() error {
+		var b view.Backtest
+		if err := get(t, replica+"/api/v1/backtest?namespace=default&name="+name, &b); err != nil || b.State != view.BacktestDone {
+			return fmt.Errorf("the backtest: %+v, %w", b, err)
+		}
+		if b.Kept == "" || b.Cost == "" || b.Change == "" || len(b.Policies) < 2 || b.Hours < 1 || b.Recorded == nil {
+			t.Errorf("the backtest: %+v", b)
+		}
+		return nil
+	})
+}
+
+// hours are the last hours of a workload on two GPUs, as the controller shows them.
+func hours(to time.Time) string {
+	const labels = `namespace="default",name="chat"`
+	var out strings.Builder
+	for _, x := range []struct {
+		series string
+		value  func(minute float64) float64
+	}{
+		{"gpupilot_autoscaler_replicas{" + labels + `,state="current"}`, func(float64) float64 { return 2 }},
+		{"gpupilot_autoscaler_replicas{" + labels + `,state="serving"}`, func(float64) float64 { return 2 }},
+		{"gpupilot_autoscaler_gpus{" + labels + "}", func(float64) float64 { return 2 }},
+		{"gpupilot_autoscaler_signal_value{" + labels + `,signal="Utilization",unit="%",per="replica"}`, func(m float64) float64 { return 60 + 30*math.Sin(m/20) }},
+	} {
+		for at := -150 * time.Minute; at <= 0; at += 15 * time.Second {
+			fmt.Fprintf(&out, "%s %g %d\n", x.series, x.value(at.Minutes()), to.Add(at).Unix())
+		}
+	}
+	return out.String() + "# EOF\n"
 }
 
 func autoscaler() *v1alpha1.GPUAutoscaler {
