@@ -143,7 +143,7 @@ bin/lws: test/lws/go.mod test/lws/go.sum
 	cd test/lws && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ sigs.k8s.io/lws/cmd
 
 e2e: kube all fakes bin/lws $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
-	$(call go_test,e2e,-count=1 -tags e2e -timeout 30m ./test/e2e/... ./test/realnode ./test/monitoring ./internal/promql/client ./internal/promql/queries)
+	$(call go_test,e2e,-count=1 -p 3 -tags e2e -timeout 30m ./test/e2e/... ./test/realnode ./test/monitoring ./internal/promql/client ./internal/promql/queries)
 	$(call go_test,fleet,-count=1 -tags e2e -timeout 10m ./test/fleet)
 	$(call go_test,release,-count=1 ./...,deploy/release)
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH) || echo 'no images: the test that runs them on a node is left out'
