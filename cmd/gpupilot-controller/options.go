@@ -17,6 +17,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/promql/rules"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
@@ -31,7 +32,8 @@ type config struct {
 
 	address        string
 	pageAuth       string
-	gpuPrice       float64 // USD of a GPU-hour
+	gpuPrice       string
+	prices         price.Table // of gpuPrice
 	pageHosts      []string
 	metricsAddress string
 	securePort     int
@@ -179,7 +181,7 @@ func (c *config) mainRows() []option {
 		{"address", &c.address, "`address` of the page, its JSON, /metrics, /healthz and /readyz", flags.IsAddress(&c.address)},
 		{"page-auth", &c.pageAuth, "access to the page's contents and /metrics: token (a Kubernetes token; users see the namespaces in which they may get GPUAutoscalers) or none (everybody; only for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
 		{"page-hosts", &c.pageHosts, "`names` by which browsers reach the page with --page-auth=none, beside localhost and IP addresses, such as gpu.example.com; *: any name. Other names are refused, because a website could use them to read the page (DNS rebinding)", nil},
-		{"gpu-price", &c.gpuPrice, "USD of a GPU-hour, for the costs of idle-held GPUs on the page, in its JSON and on /metrics; 0: unknown", flags.Between(&c.gpuPrice, 0, 1e6)},
+		{"gpu-price", &c.gpuPrice, "USD of a GPU-hour, for the costs on the page, in its JSON and on /metrics: one `price` for all GPUs, such as 2.5, or by model and node pool: NVIDIA H200=4.1,L4=0.8,pool:spot=1.2,*=2 (default: unknown)", price.Into(&c.gpuPrice, &c.prices)},
 		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", flags.IsIPOrEmpty(&c.metricsAddress)},
 		{"secure-port", &c.securePort, "`port` of the metrics API", flags.Between(&c.securePort, 0, 65535)},
 		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: self-signed, stored in a Secret)", nil},

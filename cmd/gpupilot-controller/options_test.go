@@ -132,6 +132,8 @@ func TestBadOptions(t *testing.T) {
 	f(nil, []string{"--page-auth", "basic"}, "--page-auth", `"basic"`, "token, none")
 	f(nil, []string{"--gpu-price", "NaN"}, "--gpu-price", "want a value from 0")
 	f(nil, []string{"--gpu-price", "-1"}, "--gpu-price", "want a value from 0")
+	f(nil, []string{"--gpu-price", "H200=4.1,L4=free"}, "--gpu-price", `"L4=free"`)
+	f(map[string]string{"GPUPILOT_GPU_PRICE": "H200=4.1,L4"}, nil, "GPUPILOT_GPU_PRICE", `"L4"`, "MODEL=USD")
 	f(nil, []string{"--agent-scheme", "ftp"}, "--agent-scheme", "http, https")
 	f(nil, []string{"--address", "8080"}, "--address", "host:port")
 	f(nil, []string{"--secure-address", "localhost"}, "--secure-address", "IP address")

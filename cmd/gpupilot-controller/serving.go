@@ -64,8 +64,8 @@ func (p *program) makePage() error {
 		p.page = webui.New(source, webui.Tokens(reviewer))
 		p.registry.MustRegister(meter.Func(reviewer.Meter))
 	}
-	reviews := review.New(review.Deps{Object: p.control.Object, Minutes: source.Minutes, Price: p.cfg.gpuPrice})
-	p.page.Price, p.page.Backtests = p.cfg.gpuPrice, reviews
+	reviews := review.New(review.Deps{Object: p.control.Object, Minutes: source.Minutes, Price: source.PriceOf(&p.cfg.prices)})
+	p.page.Prices, p.page.Backtests = p.cfg.prices, reviews
 	p.addLoop(reviews.Run)
 	p.registry.MustRegister(meter.Func(p.page.Meter), meter.Func(reviews.Meter))
 	p.mux, p.conns = http.NewServeMux(), connlimit.New(maxConnections)

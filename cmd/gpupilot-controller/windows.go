@@ -50,7 +50,7 @@ func (p *program) makeWindows() (err error) {
 	if p.cfg.workloadMetrics > 0 {
 		p.addLoop(p.objects.WantOwners)
 	}
-	p.devices = trust.NewDevices(p.cfg.resources)
+	p.devices = trust.NewPricedDevices(p.cfg.resources, p.cfg.prices)
 	p.store = series.New(series.Config{Span: p.cfg.window, Interval: p.cfg.interval, MaxBytes: kubeflags.Bytes(p.cfg.memory)})
 	if memory, limited := gcpace.LimitHeap(); limited && p.store.Stats().Limit > memory*3/4 {
 		p.log.Warn("--window-memory takes more than three quarters of the container's memory limit", "window-memory", p.store.Stats().Limit, "limit", memory)

@@ -45,7 +45,7 @@ explain and doctor do. Each answer has at most 8 kB and says what was left out.`
 	}
 	o.where.ConnectionFlags(cmd.Flags())
 	o.controller.Flags(cmd.Flags())
-	cmd.Flags().Float64Var(&price, "gpu-price", 0, "USD of a GPU-hour, for the costs")
+	cmd.Flags().Float64Var(&price, "gpu-price", 0, "USD of a GPU-hour, for the costs (default: the controller's)")
 	return cmd
 }
 

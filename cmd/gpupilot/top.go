@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/serve/remote"
 	"github.com/gpupilot/gpupilot/internal/serve/top"
 )
@@ -30,7 +31,8 @@ type fleetOptions struct {
 	labels     string
 	sort       string
 	format     string
-	price      float64
+	price      string
+	prices     price.Table // of price
 	ascii      bool
 	headers    bool
 }
@@ -45,17 +47,20 @@ func (o *fleetOptions) flags(f *pflag.FlagSet) {
 	f.StringVarP(&o.labels, "selector", "l", "", "only rows with these labels, KEY=VALUE,KEY!=VALUE: node, pool, model, state, namespace, pod, name, kind")
 	f.StringVar(&o.sort, "sort", "", "column to sort by, such as utilization_percent; with a minus from the highest")
 	f.StringVarP(&o.format, "output", "o", "table", "format: "+strings.Join(top.Formats, ", "))
-	f.Float64Var(&o.price, "gpu-price", 0, "USD of a GPU-hour, for the costs")
+	f.StringVar(&o.price, "gpu-price", "", pricesUsage)
 	f.BoolVar(&o.ascii, "ascii", false, "only ASCII characters")
 }
+
+// pricesUsage is the usage of --gpu-price.
+const pricesUsage = "USD of a GPU-hour for the costs, as the controller's flag: 2.5, or NVIDIA H200=4.1,L4=0.8,pool:spot=1.2,*=2 (default: the controller's)"
 
 // source returns what is read.
 func (o *fleetOptions) source(cmd *cobra.Command) (top.Source, error) {
 	if !slices.Contains(top.Formats, o.format) {
 		return nil, fmt.Errorf("--output is %q: want %s", o.format, strings.Join(top.Formats, ", "))
 	}
-	if !(o.price >= 0) {
-		return nil, fmt.Errorf("--gpu-price is %g: want 0 or more", o.price)
+	if err := price.Into(&o.price, &o.prices)(); err != nil {
+		return nil, fmt.Errorf("--gpu-price: %w", err)
 	}
 	if o.all {
 		o.where.Namespace = ""
@@ -83,7 +88,7 @@ func (o *fleetOptions) print(ctx context.Context, out io.Writer, from top.Source
 	if err != nil {
 		return o.failed(err)
 	}
-	look := &top.Look{ASCII: o.ascii, Price: o.price, Namespace: o.where.Namespace, Now: time.Now()}
+	look := &top.Look{ASCII: o.ascii, Prices: o.prices, Namespace: o.where.Namespace, Now: time.Now()}
 	return fleet.Print(out, name, look, &top.Printing{Format: o.format, Sort: o.sort, Filter: f, Headers: o.headers})
 }
 
@@ -177,7 +182,7 @@ If the output is no terminal, it prints once, as with --once.`,
 				cfg.Sort = map[top.Name]string{cfg.View: o.sort}
 			}
 			if f.Changed("gpu-price") {
-				cfg.Price = o.price
+				cfg.Prices = o.prices
 			}
 			cfg.ASCII = cfg.ASCII || o.ascii
 			if cfg.Filter, err = top.ParseFilter(strings.TrimSuffix("-l "+o.labels, "-l ")); err != nil {

@@ -133,6 +133,8 @@ func TestValues(t *testing.T) {
 	f("{controller: {windowMemory: 8Gi}, resources: {limits: null}}", deployment, container+"args|3", "--window-memory=8Gi")
 	f("controller: {dcgmNamespaces: [a, b]}", deployment, container+"args|5", "--dcgm-namespaces=a,b")
 	f("extraArgs: [--interval=2s]", deployment, container+"args|5", "--interval=2s")
+	f(`gpuPrice: "NVIDIA H200=4.1,L4=0.8,*=2"`, deployment, container+"args|5", "--gpu-price=NVIDIA H200=4.1,L4=0.8,*=2")
+	f("gpuPrice: 2.5", deployment, container+"args|5", "--gpu-price=2.5")
 	f("prometheus: {url: 'http://p:9090', httpConfig: {secretName: creds}}", deployment, container+"args|6",
 		"--prometheus-http-config=/etc/gpupilot/prometheus/http-config.yaml")
 	const volume = "history: {memory: 128Mi, volume: {persistentVolumeClaim: {claimName: minutes}}}"
@@ -412,6 +414,7 @@ func TestSchemaRefuses(t *testing.T) {
 	f("agents: {auth: basic}", "/agents/auth")
 	f("controller: {pageHosts: ['https://gpu.example.com']}", "/controller/pageHosts")
 	f("extraArgs: [interval=2s]", "/extraArgs/0")
+	f("gpuPrice: [2.5]", "/gpuPrice")
 	f("imagePullSecrets: [registry]", "/imagePullSecrets/0")
 	f("gpuExporter: {name: Default}", "/gpuExporter/name")
 	f("gpuExporter: {runtimeClassName: nvidia}", "runtimeClassName") // it belongs into spec

@@ -24,7 +24,7 @@ func (c *Controller) View() view.View {
 	v := view.View{
 		Time: now, MaxAge: c.cfg.MaxAge, Version: c.cfg.Version,
 		Leader: c.deps.Leading(), LeaderID: c.deps.Leader(),
-		Nodes: shown.Nodes(c.deps.Store, c.deps.Devices, now, c.cfg.MaxAge), Targets: c.deps.States(),
+		Nodes: shown.Nodes(c.deps.Store, c.deps.Devices, c.deps.Pods, now, c.cfg.MaxAge), Targets: c.deps.States(),
 		Recent: c.recent.List(),
 	}
 	found, contradictions := c.discovered.Load(), c.audit.ByTarget()
@@ -131,7 +131,7 @@ func viewWorkload(r *report) view.Workload {
 			}
 		}
 		decision := shown.Decision(d)
-		out.Decision = &decision
+		out.Decision, out.Rollout, out.Leaving = &decision, d.Rollout.InProgress, d.Leaving
 	}
 	return out
 }

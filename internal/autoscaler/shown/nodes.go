@@ -6,7 +6,10 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -15,8 +18,13 @@ import (
 // maxAge is the age up to which a device's value is on the page, together with the age.
 const maxAge = 5 * time.Minute
 
+// Pods finds a pod.
+type Pods interface {
+	Get(namespace, name string) (*corev1.Pod, bool)
+}
+
 // Nodes returns the nodes with their GPUs, sorted by name. Values count up to fresh.
-func Nodes(store *series.Store, devices *trust.Devices, now time.Time, fresh time.Duration) []view.Node {
+func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time, fresh time.Duration) []view.Node {
 	fields := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp}
 	nodes := []view.Node{}
 	all := store.Devices("", fields, now, maxAge)
@@ -36,6 +44,13 @@ func Nodes(store *series.Store, devices *trust.Devices, now time.Time, fresh tim
 	for i := range nodes {
 		about := devices.About(nodes[i].Name)
 		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.Pool, about.Model, about.Fault
+		for j := range nodes[i].GPUs {
+			g := &nodes[i].GPUs[j]
+			if g.USDPerHour = about.USDPerHour; price.IsInstance(g.UUID) && len(g.Owners) > 0 {
+				pod, _ := pods.Get(g.Owners[0].Namespace, g.Owners[0].Pod)
+				g.Share, g.USDPerHour = about.Instance(pod)
+			}
+		}
 	}
 	return nodes
 }

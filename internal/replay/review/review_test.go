@@ -57,7 +57,12 @@ func replay(t *testing.T, a *v1alpha1.GPUAutoscaler, minutes func(string, string
 	var b view.Backtest
 	var err error
 	synctest.Test(t, func(t *testing.T) { // without rests
-		r := New(Deps{Object: func(string, string) *v1alpha1.GPUAutoscaler { return a }, Minutes: minutes, Price: price})
+		r := New(Deps{Object: func(string, string) *v1alpha1.GPUAutoscaler { return a }, Minutes: minutes, Price: func(namespace, kind, name string) float64 {
+			if w := a.Spec.ScaleTargetRef; namespace != a.Namespace || kind != w.Kind || name != w.Name {
+				t.Errorf("the price of %s %s/%s", kind, namespace, name)
+			}
+			return price
+		}})
 		b, err = r.study(t.Context(), &job{workload: workload{"llm", "chat"}, object: a})
 	})
 	return b, err

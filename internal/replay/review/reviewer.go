@@ -41,7 +41,8 @@ type Deps struct {
 	Object func(namespace, name string) *v1alpha1.GPUAutoscaler
 	// Minutes returns what was recorded of it.
 	Minutes func(namespace, name string, q *view.MinuteQuery) (m view.Minutes, known bool, err error)
-	Price   float64 // USD of a GPU-hour; 0: unknown
+	// Price returns the USD of a GPU-hour of a workload's pods; 0: unknown. nil: there are no prices.
+	Price func(namespace, kind, name string) float64
 }
 
 // Reviewer replays workloads, one at a time.

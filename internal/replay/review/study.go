@@ -143,7 +143,11 @@ func (r *Reviewer) study(ctx context.Context, j *job) (b view.Backtest, err erro
 	if err != nil {
 		return b, err
 	}
-	return p.answer(j, &recorded, cases, r.deps.Price), nil
+	price := 0.0
+	if ref := j.object.Spec.ScaleTargetRef; r.deps.Price != nil {
+		price = r.deps.Price(j.namespace, ref.Kind, ref.Name)
+	}
+	return p.answer(j, &recorded, cases, price), nil
 }
 
 // rest returns a function that a replay calls between two short pieces of work.

@@ -90,7 +90,8 @@ func (t *tools) fleetSummary(ctx context.Context, _ *noArguments) (string, error
 		Targets   view.Answers `json:"scrapeTargets"`
 		Workloads int          `json:"workloads"`
 		Price     float64      `json:"usdPerGPUHour,omitempty"`
-	}{v.Time.Truncate(time.Second), v.Version, countsOf(&v.Fleet), v.Targeted, len(v.Workloads) + v.Omitted.Workloads, t.Price}
+		Cost      *view.Cost   `json:"cost,omitempty"`
+	}{v.Time.Truncate(time.Second), v.Version, countsOf(&v.Fleet), v.Targeted, len(v.Workloads) + v.Omitted.Workloads, t.Price, v.Fleet.Cost}
 	recent := changesOf(v.Recent[:min(10, len(v.Recent))])
 	return fit(head, listOf("pools", pools, len(pools)+v.Omitted.Pools), listOf("nodesWithProblems", problems, len(problems)+v.Omitted.Problems),
 		listOf("workloadsNotReady", broken, 0), listOf("lastChanges", recent, len(v.Recent)+v.Omitted.Recent))
@@ -116,6 +117,7 @@ type holder struct {
 	GPUs      float64    `json:"idleHeldGPUs"`
 	HeldSince *time.Time `json:"heldSince,omitempty"`
 	Cost      *float64   `json:"usdPerHour,omitempty"`
+	Unpriced  float64    `json:"unpricedGPUs,omitempty"` // which the cost lacks
 }
 
 // account is the GPU-hours of a workload.
@@ -125,6 +127,7 @@ type account struct {
 	Hours    *float64 `json:"gpuHours"`
 	Idle     *float64 `json:"idleHeldGPUHours"`
 	IdleCost *float64 `json:"idleHeldUSD,omitempty"`
+	Unpriced float64  `json:"gpuHoursWithoutPrice,omitempty"` // which the cost lacks
 }
 
 func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
@@ -157,9 +160,9 @@ func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 		if !h.HeldSince.IsZero() {
 			x.HeldSince = &h.HeldSince
 		}
-		if t.Price > 0 {
+		if x.Cost, x.Unpriced = rounded(h.Cost), h.Unpriced; t.Price > 0 {
 			usd := h.GPUs * t.Price
-			x.Cost = rounded(&usd)
+			x.Cost, x.Unpriced = rounded(&usd), 0
 		}
 		holders = append(holders, x)
 	}
@@ -177,7 +180,7 @@ func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 	accounts := make([]account, len(all))
 	for i := range all {
 		a := &all[i]
-		accounts[i] = account{a.Name, a.Minutes, rounded(&a.Hours), rounded(&a.Idle), rounded(a.IdleCost)}
+		accounts[i] = account{a.Name, a.Minutes, rounded(&a.Hours), rounded(&a.Idle), rounded(a.IdleCost), a.Unpriced}
 	}
 	head := struct {
 		Time   time.Time `json:"time"`

@@ -33,6 +33,8 @@ type workload struct {
 	Waiting   string   `json:"waiting,omitempty"`
 	Override  string   `json:"override,omitempty"`
 	Schedules []string `json:"schedules,omitempty"`
+	Rollout   bool     `json:"rolloutInProgress,omitempty"`
+	Leaving   int32    `json:"drainingReplicas,omitempty"`
 	Signals   []signal `json:"signals,omitempty"`
 	Objective []string `json:"objectives,omitempty"`
 	Why       string   `json:"why,omitempty"`
@@ -48,7 +50,7 @@ type signal struct {
 func workloadOf(w *view.Workload) workload {
 	out := workload{
 		Namespace: w.Namespace, Name: w.Name, Target: w.Kind + " " + w.Target, Advice: w.Actuation == "Advise", Min: &w.Min, Max: &w.Max,
-		Problem: w.Problem, Waiting: w.Waiting, Override: w.Override, Schedules: w.Schedules,
+		Problem: w.Problem, Waiting: w.Waiting, Override: w.Override, Schedules: w.Schedules, Rollout: w.Rollout, Leaving: w.Leaving,
 	}
 	for i := range w.Signals {
 		s := &w.Signals[i]

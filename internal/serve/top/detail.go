@@ -187,6 +187,9 @@ func (m *Model) workloadDetail(w *view.Workload) []string {
 			out = append(out, m.wrapped(Clean(p), "  ", Bad)...)
 		}
 	}
+	if by := heldBy(w); by != "" {
+		out = append(out, m.wrapped("held by "+Clean(by), "  ", Warn)...)
+	}
 	for _, s := range w.Signals {
 		value := number(s.Value, "%.4g").Text
 		if value == "" {

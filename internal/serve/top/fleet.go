@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -123,8 +124,59 @@ func (f *Fleet) Only(namespace string) *Fleet {
 // Look is how values are shown.
 type Look struct {
 	ASCII     bool
-	Price     float64 // USD of a GPU-hour; 0: unknown
-	Namespace string  // empty: all
+	Prices    price.Table // instead of the controller's; none: those
+	Namespace string      // empty: all
 	Now       time.Time
 	Trends    *Trends // nil: no curves
+}
+
+// usd is the price of a GPU's hour; nil: it has none.
+func (l *Look) usd(g *GPU) *float64 {
+	if !l.Prices.Has() {
+		return g.USDPerHour
+	}
+	usd, ok := l.Prices.Of(g.Pool, g.Model)
+	share := 1.0
+	if ok && price.IsInstance(g.UUID) {
+		share, ok = price.ModelShare(g.Model)
+		if g.Share > 0 {
+			share, ok = g.Share, true
+		}
+	}
+	if usd *= share; !ok {
+		return nil
+	}
+	return &usd
+}
+
+// costs are the USD an hour of the held and of the idle-held GPUs: by the controller's prices or,
+// with prices of one's own, over the GPUs if all were read, else by the price of all GPUs.
+func (f *Fleet) costs(l *Look) (held, idle sum) {
+	c := &f.View.Fleet
+	all, uniform := l.Prices.All()
+	switch {
+	case !l.Prices.Has():
+		return costsOf(c)
+	case c.GPUs == len(f.GPUs):
+		for i := range f.GPUs {
+			if g := &f.GPUs[i]; len(g.Owners) > 0 {
+				held.add(l.usd(g))
+				if g.State == view.Idle {
+					idle.add(l.usd(g))
+				}
+			}
+		}
+	case uniform:
+		held, idle = sum{float64(c.Allocated) * all, c.Allocated, 0}, sum{float64(c.Idle) * all, c.Idle, 0}
+	}
+	return held, idle
+}
+
+// costsOf are the costs by the controller's prices.
+func costsOf(c *view.Counts) (held, idle sum) {
+	if c.Cost != nil {
+		held = sum{c.Cost.Held, c.Allocated - c.Cost.Unpriced, c.Cost.Unpriced}
+		idle = sum{c.Cost.Idle, c.Idle - c.Cost.IdleUnpriced, c.Cost.IdleUnpriced}
+	}
+	return held, idle
 }

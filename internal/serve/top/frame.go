@@ -4,6 +4,7 @@ package top
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -173,10 +174,10 @@ func (m *Model) sums() string {
 		mean = fmt.Sprintf("%.0f%%", *c.Utilization)
 	}
 	s.add("use of held "+mean, Plain)
-	if p := m.setup.Price; p > 0 {
-		s.add(" · "+usd(float64(c.Allocated)*p)+" USD/h held", Plain)
+	if held, idle := m.fleet.costs(m.look()); held.known > 0 {
+		s.add(" · "+held.usd()+" USD/h held", Plain)
 		if c.Idle > 0 {
-			s.add(", "+usd(float64(c.Idle)*p)+" idle-held", Warn)
+			s.add(", "+idle.usd()+" idle-held", Warn)
 		}
 	}
 	if c.GPUs == len(m.fleet.GPUs) && c.GPUs > 0 {
@@ -201,12 +202,16 @@ func (m *Model) sums() string {
 	return s.b.String()
 }
 
-// usd is an amount of dollars, with cents below 100.
-func usd(v float64) string {
-	if v >= 100 {
-		return fmt.Sprintf("%.0f", v)
+// usd is an amount of dollars, with cents below 100. If GPUs have no price, it is a lower bound.
+func (s *sum) usd() string {
+	format := "%.2f"
+	if s.total >= 100 || s.total == math.Trunc(s.total) {
+		format = "%.0f"
 	}
-	return strings.TrimSuffix(fmt.Sprintf("%.2f", v), ".00")
+	if s.known == 0 {
+		return unknown
+	}
+	return s.cell(format, 1).Text
 }
 
 // problems says what is wrong, and how much was decided.

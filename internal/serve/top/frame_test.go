@@ -78,7 +78,7 @@ func golden(t *testing.T, name string, lines []string) {
 
 // Each view on the screens that people have.
 func TestGoldenFrames(t *testing.T) {
-	plain := func(c *Config) { c.Theme, c.Price = NoColor, 2 }
+	plain := func(c *Config) { c.Theme, c.Prices = NoColor, all2 }
 	f := read(t, fleet(), &Request{})
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {200, 60}} {
 		m := screen(t, f, size[0], size[1], plain)
@@ -92,7 +92,7 @@ func TestGoldenFrames(t *testing.T) {
 		}
 		golden(t, fmt.Sprintf("frames-%dx%d", size[0], size[1]), all)
 	}
-	golden(t, "frame-colours", screen(t, f, 80, 24, func(c *Config) { c.Price = 2 }).Frame())
+	golden(t, "frame-colours", screen(t, f, 80, 24, func(c *Config) { c.Prices = all2 }).Frame())
 	golden(t, "frame-ascii", screen(t, f, 80, 24, func(c *Config) { plain(c); c.ASCII = true }).Frame())
 
 	m := screen(t, f, 80, 24, plain)
@@ -130,6 +130,7 @@ func attacked(s string) view.View {
 	for i := range v.Workloads {
 		w := &v.Workloads[i]
 		w.Namespace, w.Name, w.Kind, w.Target, w.Problem = s, s+fmt.Sprint(i), s, s, s
+		w.Override, w.Schedules = s, []string{s, s}
 		for j := range w.Signals {
 			w.Signals[j].Name, w.Signals[j].Unit = s, s
 		}

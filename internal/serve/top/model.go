@@ -9,6 +9,8 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 )
 
 // Setup is what a user can change and save.
@@ -19,8 +21,8 @@ type Setup struct {
 	Wide     bool              `json:"wide,omitempty"`
 	Theme    Theme             `json:"theme,omitempty"`
 	ASCII    bool              `json:"ascii,omitempty"`
-	Price    float64           `json:"gpuPrice,omitempty"` // USD of a GPU-hour
-	Pinned   map[Name][]string `json:"pinned,omitempty"`   // rows, by their names
+	Prices   price.Table       `json:"gpuPrice"`         // as Look.Prices
+	Pinned   map[Name][]string `json:"pinned,omitempty"` // rows, by their names
 }
 
 // The bounds of the time between two reads.
@@ -200,7 +202,7 @@ func (m *Model) receive(msg readMsg) {
 
 // look is how values are shown now.
 func (m *Model) look() *Look {
-	return &Look{ASCII: m.setup.ASCII, Price: m.setup.Price, Namespace: m.cfg.Namespace, Now: m.read, Trends: m.trends}
+	return &Look{ASCII: m.setup.ASCII, Prices: m.setup.Prices, Namespace: m.cfg.Namespace, Now: m.read, Trends: m.trends}
 }
 
 // rebuild makes the rows of the view.

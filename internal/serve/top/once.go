@@ -37,7 +37,8 @@ type holderJSON struct {
 	IdleHeld           float64  `json:"idleHeldGPUs"`
 	UtilizationPercent *float64 `json:"utilizationPercent,omitempty"`
 	HeldSeconds        *float64 `json:"heldSeconds,omitempty"`
-	USDPerHour         *float64 `json:"usdPerHour,omitempty"` // of the idle-held GPUs
+	USDPerHour         *float64 `json:"usdPerHour,omitempty"`   // of the idle-held GPUs
+	Unpriced           int      `json:"unpricedGPUs,omitempty"` // idle-held GPUs without a price, which it lacks
 	Nodes              []string `json:"nodes"`
 }
 
@@ -223,8 +224,8 @@ func (f *Fleet) holdersJSON(look *Look, at map[string]int) []holderJSON {
 		if held, ok := h.held(look.Now).Value.(float64); ok {
 			x.HeldSeconds = &held
 		}
-		if usd, ok := cost(h.idle, look).Value.(float64); ok {
-			x.USDPerHour = &usd
+		if h.cost.known > 0 {
+			x.USDPerHour, x.Unpriced = &h.cost.total, h.cost.unknown
 		}
 		list = append(list, x)
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/node/agent"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -21,7 +23,7 @@ import (
 func printed(t testing.TB, f *Fleet, name Name, p Printing) string {
 	t.Helper()
 	var b strings.Builder
-	if err := f.Print(&b, name, &Look{Now: noon, Price: 2}, &p); err != nil {
+	if err := f.Print(&b, name, &Look{Now: noon, Prices: all2}, &p); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -238,5 +240,98 @@ func BenchmarkFrame(b *testing.B) {
 		now = now.Add(time.Second)
 		m.Update(readMsg{fleet: f})
 		m.View()
+	}
+}
+
+// all2 is the price of all GPUs.
+var all2 = func() price.Table {
+	t, err := price.Parse("2")
+	if err != nil {
+		panic(err)
+	}
+	return t
+}()
+
+// What holds the replicas is a column, also for programs. The reason of an override is a tenant's text: it is cleaned and cut.
+func TestHeldBy(t *testing.T) {
+	v := fleet()
+	w := &v.Workloads[0]
+	w.Override, w.Schedules, w.Rollout, w.Leaving = "at least 3 until 14:05, 42 min left: \x1b[31mlaunch "+strings.Repeat("x", 5000), []string{"day"}, false, 0
+	v.Workloads[1].Rollout, v.Workloads[1].Leaving = true, 2
+	f := read(t, v, &Request{})
+	rows, err := csv.NewReader(strings.NewReader(printed(t, f, Workloads, Printing{Format: "csv", Sort: "workload"}))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.Index(rows[0], "held_by")
+	got := map[string]string{}
+	for _, r := range rows[1:] {
+		got[r[0]] = r[at]
+	}
+	by := got[workloadID(w)]
+	if !strings.HasPrefix(by, "override: at least 3 until 14:05, 42 min left: ") || strings.Contains(by, "\x1b") || len(by) > maxHeldBy+10 {
+		t.Errorf("%d bytes: %q", len(by), by)
+	}
+	if by := got[workloadID(&v.Workloads[1])]; by != "rollout; 2 draining" {
+		t.Errorf("held by %q", by)
+	}
+	w.Override = "day"
+	f = read(t, v, &Request{})
+	if table := printed(t, f, Workloads, Printing{Format: "table", Headers: true}); !strings.Contains(table, "HELD BY") || !strings.Contains(table, "override: day; schedule day") {
+		t.Errorf("the table is\n%s", table)
+	}
+	if body := printed(t, f, Workloads, Printing{Format: "json"}); !strings.Contains(body, `"leaving": 2`) || !strings.Contains(body, `"override": "day"`) {
+		t.Errorf("JSON is %s", body)
+	}
+	if table := printed(t, read(t, fleet(), &Request{}), Workloads, Printing{Format: "table", Headers: true}); strings.Contains(table, "HELD BY") {
+		t.Errorf("nothing is held, and the table is\n%s", table)
+	}
+}
+
+// The costs are the controller's or those of one's own table, and lower bounds where GPUs have no price.
+func TestCosts(t *testing.T) {
+	v := fleet()
+	held, idle := 0, 0
+	for i := range v.Nodes {
+		v.Nodes[i].Model = "NVIDIA-L4"
+		for j := range v.Nodes[i].GPUs {
+			g := &v.Nodes[i].GPUs[j]
+			if g.USDPerHour = ptr(3); len(g.Owners) > 0 {
+				held++
+				if v.State(g) == view.Idle {
+					if idle++; idle == 1 {
+						g.USDPerHour = nil
+					}
+				}
+			}
+		}
+	}
+	f := read(t, v, &Request{})
+	if h, i := f.costs(&Look{}); h.total != float64(3*(held-1)) || h.unknown != 1 || i.total != float64(3*(idle-1)) || i.unknown != 1 || !strings.HasPrefix(h.usd(), "≥") {
+		t.Errorf("held %+v, idle-held %+v of %d and %d GPUs at 3 USD, one of them without a price", h, i, held, idle)
+	}
+	var b strings.Builder
+	if err := f.Print(&b, Pools, &Look{Now: noon}, &Printing{Format: "csv"}); err != nil || !strings.Contains(b.String(), "usd_per_hour,idle_held_usd_per_hour") {
+		t.Errorf("%v: %s", err, b.String())
+	}
+	table := func(s string) price.Table {
+		p, err := price.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if h, _ := f.costs(&Look{Prices: table("L4=0.5,*=9")}); h.total != 0.5*float64(held) || h.unknown != 0 {
+		t.Errorf("with a table of one's own: %+v of %d GPUs", h, held)
+	}
+	if h, _ := f.costs(&Look{Prices: table("H200=4")}); h.known != 0 || h.unknown != held {
+		t.Errorf("without a price for the model: %+v of %d GPUs", h, held)
+	}
+	big := read(t, large(1000), &Request{})
+	if h, _ := big.costs(&Look{Prices: table("2")}); h.total != 2*float64(big.View.Fleet.Allocated) {
+		t.Errorf("one price for GPUs that were not all read: %+v", h)
+	}
+	if h, _ := big.costs(&Look{Prices: table("H100=2")}); h.known != 0 {
+		t.Errorf("prices by model for GPUs that were not all read: %+v", h)
 	}
 }

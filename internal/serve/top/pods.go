@@ -16,6 +16,7 @@ type holder struct {
 	namespace, pod string
 	gpus           float64 // a shared GPU counts as its share
 	idle           float64
+	cost           sum // USD an hour of the idle-held ones
 	totals         totals
 	since          time.Time // the oldest
 	idleFor        time.Duration
@@ -56,6 +57,12 @@ func (h *holder) add(g *GPU, look *Look) {
 	h.totals.add(g)
 	if g.State == view.Idle {
 		h.idle += share
+		usd := look.usd(g)
+		if usd != nil {
+			part := share * *usd
+			usd = &part
+		}
+		h.cost.add(usd)
 		if d := look.Trends.IdleFor(g.UUID, look.Now); h.idleFor == 0 || d < h.idleFor {
 			h.idleFor = d
 		}
@@ -89,14 +96,6 @@ func (h *holder) idleSeen() Cell {
 		return Cell{}
 	}
 	return Cell{Text: "≥" + short(h.idleFor), Value: h.idleFor.Seconds()}
-}
-
-// cost is the price of GPUs for an hour.
-func cost(gpus float64, look *Look) Cell {
-	if look.Price <= 0 {
-		return Cell{}
-	}
-	return Cell{Text: fmt.Sprintf("%.2f", gpus*look.Price), Value: gpus * look.Price}
 }
 
 func amount(n float64) Cell { return Cell{Text: fmt.Sprintf("%.3g", n), Value: n} }
@@ -148,7 +147,7 @@ func (f *Fleet) waste(look *Look) Table {
 		r := h.row()
 		r.Cells = []Cell{
 			text(r.ID), amount(h.idle).styled(Warn), amount(h.gpus), h.idleSeen(), h.held(look.Now), h.totals.memory.cell("%.0fG", 1024),
-			h.totals.watts.cell("%.0f", 1), cost(h.idle, look), text(strings.Join(h.nodes, ",")),
+			h.totals.watts.cell("%.0f", 1), h.cost.cell("%.2f", 1), text(strings.Join(h.nodes, ",")),
 		}
 		t.Rows = append(t.Rows, r)
 	}

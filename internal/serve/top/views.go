@@ -81,6 +81,10 @@ func (f *Fleet) pools(look *Look) Table {
 		{Key: "utilization_percent", Head: "USE OF HELD", Least: 13},
 		{Key: "problem_nodes", Head: "PROBLEMS", Right: true},
 	}}
+	priced := f.View.Fleet.Cost != nil && !look.Prices.Has()
+	if priced {
+		t.Columns = append(t.Columns, Column{Key: "usd_per_hour", Head: "USD/H", Right: true, Rank: 2}, Column{Key: "idle_held_usd_per_hour", Head: "IDLE USD/H", Right: true, Rank: 2})
+	}
 	for i := range f.View.Pools {
 		p := &f.View.Pools[i]
 		name := p.Name
@@ -91,6 +95,11 @@ func (f *Fleet) pools(look *Look) Table {
 			text(name), text(strings.Join(p.Models, ", ")), count(p.Nodes), count(p.GPUs), some(p.Active, Good), some(p.Idle, Warn), count(p.Free),
 			some(p.Stale, Faint), use(p.Utilization, look), some(p.ProblemNodes, Bad),
 		}})
+		if priced {
+			held, idle := costsOf(&p.Counts)
+			row := &t.Rows[len(t.Rows)-1]
+			row.Cells = append(row.Cells, held.cell("%.2f", 1), idle.cell("%.2f", 1))
+		}
 	}
 	return t
 }

@@ -5,8 +5,10 @@ package top
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -74,6 +76,27 @@ func (f *Fleet) lastChange(w *view.Workload) *view.Event {
 	return nil
 }
 
+// heldBy says what holds or bounds a workload's replicas beside its signals; empty: nothing. The
+// reason of an override is a tenant's text.
+func heldBy(w *view.Workload) string {
+	var out []string
+	if w.Override != "" {
+		out = append(out, "override: "+w.Override)
+	}
+	if len(w.Schedules) > 0 {
+		out = append(out, "schedule "+strings.Join(w.Schedules, ", "))
+	}
+	if w.Rollout {
+		out = append(out, "rollout")
+	}
+	if w.Leaving > 0 {
+		out = append(out, fmt.Sprintf("%d draining", w.Leaving))
+	}
+	return excerpt.Of(strings.Join(out, "; "), maxHeldBy)
+}
+
+const maxHeldBy = 300 // bytes
+
 func (f *Fleet) workloads(look *Look) Table {
 	t := Table{Sort: "problem", Total: f.TotalWorkloads, Columns: []Column{
 		{Key: "workload", Head: "WORKLOAD", Names: true, Least: 12},
@@ -83,6 +106,7 @@ func (f *Fleet) workloads(look *Look) Table {
 		{Key: "kept", Head: "KEPT", Right: true, Least: 5},
 		{Key: "last_change_seconds", Head: "CHANGED", Right: true, Rank: 3},
 		{Key: "rule", Head: "RULE", Least: 6, Rank: 4},
+		{Key: "held_by", Head: "HELD BY", Rest: true, Least: 10, Wide: true, Rank: 1},
 		{Key: "signal", Head: "SIGNAL ÷ TARGET", Rest: true, Least: 20},
 		{Key: "problem", Head: "PROBLEM", Wide: true, Rest: true},
 	}}
@@ -91,6 +115,10 @@ func (f *Fleet) workloads(look *Look) Table {
 	}
 	for i := range f.View.Workloads {
 		w := &f.View.Workloads[i]
+		held := Cell{Text: "nothing", Value: "", Style: Faint}
+		if by := heldBy(w); by != "" {
+			held, t.Columns[t.column("held_by")].Wide = text(by, Warn), false
+		}
 		signal, changed, rule := Cell{}, Cell{}, Cell{}
 		if s := deciding(w); s != nil {
 			signal = text(fmt.Sprintf("%s %.3g ÷ %.3g%s", s.Name, *s.Value, s.Target, unitOf(s.Unit)))
@@ -120,7 +148,7 @@ func (f *Fleet) workloads(look *Look) Table {
 		t.Rows = append(t.Rows, Row{
 			ID: workloadID(w), Labels: map[string]string{"namespace": w.Namespace, "name": w.Name, "kind": w.Kind, "target": w.Target, "actuation": w.Actuation},
 			Cells: []Cell{
-				text(workloadID(w)), text(w.Kind), replicas(w), {Text: look.Trends.Spark(workloadID(w), look.ASCII)}, kept(w), changed, rule, signal, problem,
+				text(workloadID(w)), text(w.Kind), replicas(w), {Text: look.Trends.Spark(workloadID(w), look.ASCII)}, kept(w), changed, rule, held, signal, problem,
 			},
 		})
 	}

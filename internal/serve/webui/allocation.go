@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
@@ -26,6 +27,10 @@ type GPUHours struct {
 	Minutes   int     // with a value
 	Allocated float64 // hours in which serving pods held GPUs
 	Active    float64 // of these, hours in which a GPU was active within the last minute
+
+	// Cost and IdleCost are the recorded USD, by the prices of that time. Unpriced are the hours of
+	// Allocated without a price, which Cost lacks, and IdleUnpriced the idle-held ones of these.
+	Cost, IdleCost, Unpriced, IdleUnpriced float64
 }
 
 // Idle returns the idle-held GPU-hours.
@@ -34,29 +39,73 @@ func (h *GPUHours) Idle() float64 { return max(0, h.Allocated-h.Active) }
 // hoursOf adds up the history from one time until another.
 func hoursOf(s *history.Store, from, to time.Time) (out []GPUHours) {
 	for _, w := range s.Workloads() {
-		name := "gpupilot_workload_gpus"
-		switch w.Subject() {
-		case history.Workloads:
-		case history.Namespaces:
-			name = "gpupilot_namespace_gpus"
-		default:
-			continue
-		}
-		h := GPUHours{Workload: w}
-		metrics := []history.Metric{history.NewMetric(name, "in_use", "allocated"), history.NewMetric(name, "in_use", "active")}
-		s.Each(w, from, to, metrics, func(_ time.Time, v []history.Value) {
-			if math.IsNaN(v[0].Mean) || math.IsNaN(v[1].Mean) {
-				return
-			}
-			h.Minutes++
-			h.Allocated += v[0].Mean / 60
-			h.Active += v[1].Mean / 60
-		})
-		if h.Minutes > 0 {
+		if h := hoursOfWorkload(s, w, from, to); h.Minutes > 0 {
 			out = append(out, h)
 		}
 	}
 	return out
+}
+
+func hoursOfWorkload(s *history.Store, w history.Workload, from, to time.Time) GPUHours {
+	h, scope := GPUHours{Workload: w}, "gpupilot_workload_"
+	switch w.Subject() {
+	case history.Workloads:
+	case history.Namespaces:
+		scope = "gpupilot_namespace_"
+	default:
+		return h
+	}
+	var metrics []history.Metric
+	for _, name := range []string{"gpus", "gpu_cost_usd_per_hour", "unpriced_gpus"} {
+		metrics = append(metrics, history.NewMetric(scope+name, "in_use", "allocated"), history.NewMetric(scope+name, "in_use", "active"))
+	}
+	s.Each(w, from, to, metrics, func(_ time.Time, v []history.Value) { h.add(v) })
+	return h
+}
+
+// PriceOf returns the function that returns the mean USD of a GPU-hour of a workload: as it was
+// recorded last, else the price of all GPUs; 0: unknown.
+func (s WithMinutes) PriceOf(prices *price.Table) func(namespace, kind, name string) float64 {
+	return func(namespace, kind, name string) float64 {
+		now := time.Now()
+		for _, back := range []time.Duration{time.Hour, windows["1d"], windows["14d"]} {
+			h := hoursOfWorkload(s.Store, history.Workload{Namespace: namespace, Kind: kind, Name: name}, now.Add(-back), now)
+			if h.Allocated > 0 && h.Unpriced < h.Allocated/100 {
+				return h.Cost / h.Allocated
+			}
+		}
+		usd, _ := prices.All()
+		return usd
+	}
+}
+
+// add adds a minute: the GPUs, what they cost and those without a price, each of the allocated and
+// of the active ones. Without prices at that time, all are without one.
+func (h *GPUHours) add(v []history.Value) {
+	allocated, active := v[0].Mean/60, v[1].Mean/60
+	if math.IsNaN(allocated) || math.IsNaN(active) {
+		return
+	}
+	h.Minutes++
+	h.Allocated += allocated
+	h.Active += active
+	unpriced, unpricedActive := v[4].Mean/60, v[5].Mean/60
+	if math.IsNaN(unpriced) || math.IsNaN(unpricedActive) {
+		h.Unpriced += allocated
+		h.IdleUnpriced += max(0, allocated-active)
+		return
+	}
+	h.Unpriced += unpriced
+	h.IdleUnpriced += max(0, unpriced-unpricedActive)
+	known := func(usd float64) float64 {
+		if math.IsNaN(usd) {
+			return 0 // all are without a price
+		}
+		return usd / 60
+	}
+	cost, costActive := known(v[2].Mean), known(v[3].Mean)
+	h.Cost += cost
+	h.IdleCost += max(0, cost-costActive)
 }
 
 // GPUHours implements Source.
@@ -104,16 +153,18 @@ type Allocation struct {
 	Hours      float64           `json:"gpuHours"`
 	Active     float64           `json:"gpuActiveHours"`
 	Idle       float64           `json:"gpuIdleHours"`
-	Cost       *float64          `json:"gpuCost,omitempty"` // by the parameter price
+	Cost       *float64          `json:"gpuCost,omitempty"` // by --gpu-price, or by the parameter price
 	IdleCost   *float64          `json:"gpuIdleCost,omitempty"`
+	// Unpriced are the gpuHours without a price, which the costs lack.
+	Unpriced float64 `json:"gpuUnpricedHours,omitempty"`
 }
 
 // Allocations is the answer of /api/v1/allocation.
 type Allocations struct {
 	Code    int                     `json:"code"`
-	Data    []map[string]Allocation `json:"data"`    // one set, by name
-	Omitted int                     `json:"omitted"` // of the smallest
-	Price   float64                 `json:"usdPerGPUHour,omitempty"`
+	Data    []map[string]Allocation `json:"data"`                    // one set, by name
+	Omitted int                     `json:"omitted"`                 // of the smallest
+	Price   float64                 `json:"usdPerGPUHour,omitempty"` // if there is one for all GPUs
 }
 
 // mostAllocations bounds an answer.
@@ -124,7 +175,9 @@ type account struct {
 	window  time.Duration
 	subject history.Subject
 	csv     bool
-	price   float64 // USD of a GPU-hour; 0: that of the page
+	price   float64 // USD of a GPU-hour, for all hours; 0: as recorded
+	rest    float64 // of hours without a recorded cost; 0: unknown
+	priced  bool    // there are prices
 }
 
 func parseAccount(q url.Values) (a account, err error) {
@@ -170,14 +223,27 @@ func (s *sheet) allocations(a *account, may func(namespace string) bool) (out []
 			x.Name += "/" + strings.ToLower(h.Kind) + "/" + h.Name
 			x.Properties["controllerKind"], x.Properties["controller"] = strings.ToLower(h.Kind), h.Name
 		}
-		if a.price > 0 {
-			all, idle := x.Hours*a.price, x.Idle*a.price
-			x.Cost, x.IdleCost = &all, &idle
-		}
+		x.charge(h, a)
 		out = append(out, x)
 	}
 	slices.SortFunc(out, func(x, y Allocation) int { return cmp.Or(cmp.Compare(y.Idle, x.Idle), cmp.Compare(x.Name, y.Name)) })
 	return out
+}
+
+// charge sets the costs. Without any price there are none: missing is not zero.
+func (x *Allocation) charge(h *GPUHours, a *account) {
+	all, idle, lacking := h.Cost, h.IdleCost, h.Unpriced
+	switch {
+	case a.price > 0:
+		all, idle, lacking = x.Hours*a.price, x.Idle*a.price, 0
+	case a.rest > 0: // also of the time before there was a price
+		all, idle, lacking = all+h.Unpriced*a.rest, idle+h.IdleUnpriced*a.rest, 0
+	case !a.priced:
+		return
+	}
+	if x.Unpriced = lacking; all > 0 || lacking == 0 {
+		x.Cost, x.IdleCost = &all, &idle
+	}
 }
 
 // serveAllocation sends the GPU-hours of the viewer's namespaces.
@@ -187,9 +253,8 @@ func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer)
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if a.price == 0 {
-		a.price = p.Price
-	}
+	a.rest, _ = p.Prices.All()
+	a.priced = p.Prices.Has()
 	give, ok := p.slot(r.Context())
 	if !ok {
 		p.refuseAnswer(w, errBusy)
@@ -222,13 +287,13 @@ func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer)
 	for _, x := range list {
 		set[x.Name] = x
 	}
-	writeJSON(w, http.StatusOK, Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted, Price: a.price})
+	writeJSON(w, http.StatusOK, Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted, Price: cmp.Or(a.price, a.rest)})
 }
 
 func writeAllocationCSV(w http.ResponseWriter, list []Allocation) {
 	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
 	out := csv.NewWriter(w)
-	_ = out.Write([]string{"namespace", "controllerKind", "controller", "start", "end", "minutes", "gpuHours", "gpuActiveHours", "gpuIdleHours", "gpuCost", "gpuIdleCost"})
+	_ = out.Write([]string{"namespace", "controllerKind", "controller", "start", "end", "minutes", "gpuHours", "gpuActiveHours", "gpuIdleHours", "gpuCost", "gpuIdleCost", "gpuUnpricedHours"})
 	number := func(x *float64) string {
 		if x == nil {
 			return ""
@@ -237,9 +302,13 @@ func writeAllocationCSV(w http.ResponseWriter, list []Allocation) {
 	}
 	for i := range list {
 		x := &list[i]
+		lacking := ""
+		if x.Cost != nil || x.Unpriced > 0 {
+			lacking = number(&x.Unpriced)
+		}
 		_ = out.Write([]string{
 			x.Properties["namespace"], x.Properties["controllerKind"], x.Properties["controller"], x.Start.UTC().Format(time.RFC3339), x.End.UTC().Format(time.RFC3339),
-			strconv.Itoa(x.Minutes), number(&x.Hours), number(&x.Active), number(&x.Idle), number(x.Cost), number(x.IdleCost),
+			strconv.Itoa(x.Minutes), number(&x.Hours), number(&x.Active), number(&x.Idle), number(x.Cost), number(x.IdleCost), lacking,
 		})
 	}
 	out.Flush() // an error means that the client has disconnected

@@ -5,6 +5,8 @@ package webui
 import (
 	"encoding/csv"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
@@ -23,7 +26,9 @@ func (f fixed) GPUHours(from, to time.Time) []GPUHours {
 		more, used = 100, 90
 	}
 	hours := func(ns, kind, name string, allocated, active float64) GPUHours {
-		return GPUHours{history.Workload{Namespace: ns, Kind: kind, Name: name}, 600, allocated, active}
+		return GPUHours{
+			Workload: history.Workload{Namespace: ns, Kind: kind, Name: name}, Minutes: 600, Allocated: allocated, Active: active, Unpriced: allocated, IdleUnpriced: allocated - active,
+		}
 	}
 	return []GPUHours{
 		hours("a", history.KindNamespace, "a", 100+more, 60+used), hours("a", "Deployment", "chat", 80, 60), hours("a", "StatefulSet", "notebook", 20, 0),
@@ -107,7 +112,7 @@ func TestAllocations(t *testing.T) {
 // The page's price is that of requests without one.
 func TestPriceOfThePage(t *testing.T) {
 	p := New(fixed{fleet()}, nil)
-	p.Price = 2
+	p.Prices, _ = price.Parse("2")
 	f := func(path string, want ...string) {
 		t.Helper()
 		body := ask(p.Handler(), path).Body.String()
@@ -120,4 +125,108 @@ func TestPriceOfThePage(t *testing.T) {
 	f("/api/v1/allocation?aggregate=namespace", `"gpuIdleCost":80`, `"usdPerGPUHour":2`)
 	f("/api/v1/allocation?aggregate=namespace&price=3", `"gpuIdleCost":120`, `"usdPerGPUHour":3`)
 	f("/api/v1/holders", `"usdPerGPUHour":2`)
+}
+
+// Costs are those that were recorded. Hours without a price are not in them, and are said.
+func TestRecordedCosts(t *testing.T) {
+	s := history.New(history.Config{})
+	start := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
+	add := func(name string, i int, values ...float64) {
+		t.Helper()
+		var list []history.Value
+		for j, metric := range []string{"gpus", "gpu_cost_usd_per_hour", "unpriced_gpus"} {
+			for k, inUse := range []string{"allocated", "active"} {
+				if at := 2*j + k; at < len(values) && !math.IsNaN(values[at]) {
+					list = append(list, history.Reading(history.NewMetric("gpupilot_workload_"+metric, "in_use", inUse), values[at]))
+				}
+			}
+		}
+		if err := s.Append(history.Workload{Namespace: "a", Kind: "Deployment", Name: name}, start.Add(time.Duration(i)*time.Minute), list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 120 {
+		if i < 60 {
+			add("mixed", i, 4, 1) // before there were prices
+		} else {
+			add("mixed", i, 4, 1, 9, 4, 1, 0) // three of four GPUs have a price
+		}
+		add("known", i, 2, 1, 6, 3, 0, 0)
+		add("none", i, 2, 1, math.NaN(), math.NaN(), 2, 1)
+	}
+	read := func(prices, query string) map[string]Allocation {
+		t.Helper()
+		p := New(WithMinutes{Control: fixed{fleet()}, Store: s}, nil)
+		p.Prices, _ = price.Parse(prices)
+		var got Allocations
+		if err := json.Unmarshal(ask(p.Handler(), "/api/v1/allocation?window=1d"+query).Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		return got.Data[0]
+	}
+	f := func(got map[string]Allocation, name string, cost, idle, lacking float64) {
+		t.Helper()
+		x := got["a/deployment/"+name]
+		near := func(p *float64, want float64) bool {
+			return p != nil && math.Abs(*p-want) < 1e-3 || p == nil && want < 0
+		}
+		if !near(x.Cost, cost) || !near(x.IdleCost, idle) || math.Abs(x.Unpriced-lacking) > 1e-3 {
+			t.Errorf("%s: %+v, want %g, idle-held %g, without %g hours", name, x, cost, idle, lacking)
+		}
+	}
+	const unknown = -1
+	got := read("H200=3,L4=1", "")
+	f(got, "known", 12, 6, 0)
+	f(got, "mixed", 9, 5, 5) // an hour of four GPUs without prices, and one of one GPU
+	f(got, "none", unknown, unknown, 4)
+	got = read("3", "") // also for the time before
+	f(got, "mixed", 9+3*5, 5+3*4, 0)
+	f(read("", ""), "known", unknown, unknown, 0)
+	f(read("", "&price=2"), "known", 8, 4, 0)
+
+	of := WithMinutes{Store: s}.PriceOf(&price.Table{})
+	if usd := of("a", "Deployment", "known"); math.Abs(usd-3) > 1e-6 {
+		t.Errorf("an hour of the workload's GPUs costs %g, want 3", usd)
+	}
+	if usd := of("a", "Deployment", "none"); usd != 0 {
+		t.Errorf("an hour of GPUs without a price costs %g", usd)
+	}
+}
+
+// A holder's cost is that of its GPUs. GPUs without a price are counted beside the sum.
+func TestHoldersCosts(t *testing.T) {
+	v := fleet()
+	gpus := v.Nodes[0].GPUs
+	for i := range gpus {
+		gpus[i].Utilization = percent(0)
+	}
+	gpus[0].USDPerHour, gpus[1].USDPerHour, v.Nodes[1].GPUs[0].Utilization = percent(4), percent(3), percent(0)
+	p := New(fixed{v}, nil)
+	read := func() (h HolderPage) {
+		t.Helper()
+		if err := json.Unmarshal(ask(p.Handler(), "/api/v1/holders").Body.Bytes(), &h); err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	if h := read(); h.Cost != nil || h.Unpriced != 0 {
+		t.Errorf("without prices: %+v", h)
+	}
+	p.Prices, _ = price.Parse("H200=4,A100=3")
+	h := read()
+	got := map[string]string{}
+	for _, x := range h.Holders {
+		got[x.Pod] = fmt.Sprintf("%v %g", x.Cost != nil, x.Unpriced)
+		if x.Cost != nil {
+			got[x.Pod] = fmt.Sprintf("%g %g", *x.Cost, x.Unpriced)
+		}
+	}
+	want := map[string]string{"pa": "4 0", "pa2": "1.5 0", "pb": "1.5 0", "pb2": "false 1"}
+	if !maps.Equal(got, want) || h.Cost == nil || *h.Cost != 7 || h.Unpriced != 1 {
+		t.Errorf("%v, %+v; want %v, 7 USD an hour and a GPU without a price", got, h, want)
+	}
+	body := ask(p.Handler(), "/api/v1/view").Body.String()
+	if !strings.Contains(body, `"cost":{"usdPerHour":7,"idleHeldUSDPerHour":7,"unpricedGPUs":1,"unpricedIdleHeldGPUs":1}`) {
+		t.Errorf("the view is %s", body)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 )
 
 // A fleet of 10,000 nodes is drawn as sums, with what is asked for by page. The
@@ -113,7 +115,7 @@ func TestBrowserCosts(t *testing.T) {
 	b.wants(week("Serving pods held 110 GPU-hours, 40.0 of them without using the GPU: 36 %. The most: a with 40.0. In the 7 days before it was 10 %, less than now."))
 	b.wants(`document.querySelectorAll("#hours-box .usd, #holders-box .usd").length > 2 && [...document.querySelectorAll("#hours-box .usd, #holders-box .usd")].every((x) => x.hidden)`)
 	q := New(fixed{largeFleet(20)}, nil)
-	q.Price = 2.5
+	q.Prices, _ = price.Parse("2.5")
 	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(servePage(t, q)+"#fleet"))
 	b.wants(week("Serving pods held 110 GPU-hours ($275), 40.0 of them without using the GPU: 36 %, $100. The most: a with 40.0. In the 7 days before it was 10 %, less than now."))
 	b.wants(`document.querySelector("#hours tr td.usd").innerText === "$100" && !document.querySelector("#hours tr td.usd").hidden`)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/bearer"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -33,8 +34,8 @@ const maxConcurrent = 32
 
 // Page serves the page and its JSON.
 type Page struct {
-	// Price is the USD of a GPU-hour, for costs; 0: unknown. It is set before the page is served.
-	Price float64
+	// Prices are what GPUs cost. They are set before the page is served.
+	Prices price.Table
 	// Backtests replays workloads; nil: nothing does. It is set before the page is served.
 	Backtests Backtests
 
@@ -75,8 +76,9 @@ func (p *Page) Stats() Stats {
 // Meter collects the metrics of refused requests.
 func (p *Page) Meter(to meter.Sink) {
 	s := p.Stats()
-	if p.Price > 0 {
-		to.Gauge("gpupilot_gpu_hour_price_usd", "USD of a GPU-hour, as --gpu-price says.", p.Price)
+	for i := range p.Prices.Entries {
+		e := &p.Prices.Entries[i]
+		to.Gauge("gpupilot_gpu_hour_price_usd", "USD of a GPU-hour, as --gpu-price says: of a model, of a node pool or, without both, of all others.", e.USD, "model", e.Model, "pool", e.Pool)
 	}
 	for reason, n := range map[string]uint64{"requests": s.LimitedRequests, "logins": s.LimitedLogins, "answers": s.LimitedAnswers} {
 		to.Counter("gpupilot_page_limited_total", "Requests refused because of a bound, by the bound: requests of one user, wrong logins, or answers under way.", float64(n), "bound", reason)

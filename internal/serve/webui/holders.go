@@ -13,11 +13,15 @@ import (
 
 // HolderPage are the pods that hold idle GPUs, those with the most first.
 type HolderPage struct {
-	Time    time.Time `json:"time"`
-	Total   int       `json:"total"` // number of such pods
-	GPUs    float64   `json:"gpus"`  // idle-held GPUs of all of them
-	Price   float64   `json:"usdPerGPUHour,omitempty"`
-	Holders []Holder  `json:"holders"`
+	Time  time.Time `json:"time"`
+	Total int       `json:"total"`                   // number of such pods
+	GPUs  float64   `json:"gpus"`                    // idle-held GPUs of all of them
+	Price float64   `json:"usdPerGPUHour,omitempty"` // if there is one for all GPUs
+	// Cost is the USD an hour of the idle-held GPUs that have a price; nil: none has. Unpriced is the
+	// number of the others, which it lacks.
+	Cost     *float64 `json:"usdPerHour,omitempty"`
+	Unpriced float64  `json:"unpricedGPUs,omitempty"`
+	Holders  []Holder `json:"holders"`
 }
 
 // Holder is a pod that holds idle GPUs.
@@ -27,12 +31,28 @@ type Holder struct {
 	Node      string    `json:"node"`
 	GPUs      float64   `json:"gpus"` // idle-held; of a GPU that several pods hold, each has its share
 	HeldSince time.Time `json:"heldSince,omitzero"`
+	Cost      *float64  `json:"usdPerHour,omitempty"`   // as in HolderPage
+	Unpriced  float64   `json:"unpricedGPUs,omitempty"` // as in HolderPage
+}
+
+// charge adds a share of a GPU to a cost; nil: no GPU so far has a price.
+func charge(cost **float64, unpriced *float64, usd *float64, share float64) {
+	switch {
+	case usd == nil:
+		*unpriced += share
+	case *cost == nil:
+		first := share * *usd
+		*cost = &first
+	default:
+		**cost += share * *usd
+	}
 }
 
 const pageHolders = 100
 
-// holders returns the pods that hold idle GPUs.
-func (x *scoped) holders() HolderPage {
+// holders returns the pods that hold idle GPUs, with their costs if there are prices.
+func (x *scoped) holders(priced bool) HolderPage {
+	p := HolderPage{Time: x.view.Time}
 	byPod := map[view.Owner]*Holder{}
 	for i := range x.view.Nodes {
 		n := &x.view.Nodes[i]
@@ -48,14 +68,19 @@ func (x *scoped) holders() HolderPage {
 					h = &Holder{Namespace: o.Namespace, Pod: o.Pod, Node: n.Name, HeldSince: g.HeldSince}
 					byPod[key] = h
 				}
-				h.GPUs += 1 / float64(len(g.Owners))
+				share := 1 / float64(len(g.Owners))
+				h.GPUs += share
+				if priced {
+					charge(&h.Cost, &h.Unpriced, g.USDPerHour, share)
+					charge(&p.Cost, &p.Unpriced, g.USDPerHour, share)
+				}
 				if g.HeldSince.Before(h.HeldSince) {
 					h.HeldSince = g.HeldSince
 				}
 			}
 		}
 	}
-	p := HolderPage{Time: x.view.Time, Total: len(byPod)}
+	p.Total = len(byPod)
 	all := make([]Holder, 0, len(byPod))
 	for _, h := range byPod {
 		p.GPUs += h.GPUs
@@ -70,8 +95,8 @@ func (x *scoped) holders() HolderPage {
 
 func (p *Page) serveHolders(w http.ResponseWriter, r *http.Request, v Viewer) {
 	p.answer(w, r, v, func(x *scoped) (any, error) {
-		h := x.holders()
-		h.Price = p.Price
+		h := x.holders(p.Prices.Has())
+		h.Price, _ = p.Prices.All()
 		return h, nil
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +23,7 @@ import (
 // server, and collects those of nodes for /metrics. A MIG instance and a replica of a shared GPU are one device each.
 type Devices struct {
 	resources []string // in addition to those of gpu.IsResource
+	prices    price.Table
 
 	mu        sync.RWMutex
 	nodes     map[string]int               // capacity, by node
@@ -32,9 +34,12 @@ type Devices struct {
 
 // NewDevices makes Devices without nodes and claims. resources are names of resources that
 // count GPU devices, beside those of gpu.IsResource.
-func NewDevices(resources []string) *Devices {
+func NewDevices(resources []string) *Devices { return NewPricedDevices(resources, price.Table{}) }
+
+// NewPricedDevices makes Devices whose GPUs have prices.
+func NewPricedDevices(resources []string, prices price.Table) *Devices {
 	return &Devices{
-		resources: resources, nodes: map[string]int{}, about: map[string]About{},
+		resources: resources, prices: prices, nodes: map[string]int{}, about: map[string]About{},
 		claims: map[types.NamespacedName]int{}, templates: map[types.NamespacedName]int{},
 	}
 }
@@ -48,7 +53,11 @@ func (d *Devices) NodeChanged(node *corev1.Node, gone bool) {
 		delete(d.about, node.Name)
 		return
 	}
-	d.about[node.Name] = aboutNode(node)
+	about := aboutNode(node)
+	if usd, ok := d.prices.Of(about.Pool, about.Model); ok {
+		about.USDPerHour = &usd
+	}
+	d.about[node.Name] = about
 	// An unhealthy device is no longer allocatable, but its pod still holds it.
 	d.nodes[node.Name] = max(d.countResources(node.Status.Capacity), d.countResources(node.Status.Allocatable))
 }
@@ -57,6 +66,8 @@ func (d *Devices) NodeChanged(node *corev1.Node, gone bool) {
 type About struct {
 	Pool, Model string // that its labels name
 	Fault       string // why GPUHealthy is False
+	// USDPerHour is the price of one of its GPUs, whole; nil: it has none.
+	USDPerHour *float64
 }
 
 // About returns what is known of a node.

@@ -60,6 +60,25 @@ type Stats struct {
 	// RollingMean is the mean over the passes of the last 5 min, weighted by GPUs; unset
 	// for groups that are not in Aggregates.Shown.
 	RollingMean float64
+
+	// USDPerHour is what these GPUs cost, and Unpriced is the number of those without a price,
+	// which the sum lacks; both of gpu.GPUUtil only. A GPU that several pods hold counts as
+	// their share.
+	USDPerHour, Unpriced float64
+}
+
+// charge adds the cost of a share of a GPU.
+func (s *Stats) charge(usd *float64, share float64) {
+	if usd == nil {
+		s.Unpriced += share
+		return
+	}
+	s.USDPerHour += share * *usd
+}
+
+// cost returns USDPerHour; ok is false if there are GPUs and none of them has a price.
+func (s *Stats) cost() (usd float64, ok bool) {
+	return s.USDPerHour, s.USDPerHour > 0 || s.Unpriced == 0
 }
 
 func (s *Stats) add(v float64) {
@@ -131,7 +150,7 @@ type rolling struct {
 // NewAggregator makes an Aggregator. Run starts it.
 func NewAggregator(cfg AggregatorConfig, deps AggregatorDeps) *Aggregator {
 	return &Aggregator{
-		cfg: cfg, deps: deps, descs: newDescs(), minutes: newMinutes(deps.Minutes),
+		cfg: cfg, deps: deps, descs: newDescs(deps.Devices.Priced()), minutes: newMinutes(deps.Minutes, deps.Devices.Priced()),
 		last: &Aggregates{}, rolling: map[aggregateKey]*rolling{},
 	}
 }
@@ -367,6 +386,9 @@ func (p *pass) add(pod *corev1.Pod) {
 				missing++
 			}
 			p.addDevice(of, p.fields[i], h.Node, d)
+			if p.fields[i] == gpu.GPUUtil && len(d.Samples) > 0 && p.deps.Devices.Priced() {
+				p.charge(of, h.Node, d, pod)
+			}
 		}
 		if missing = max(missing, unknown); missing > 0 {
 			p.lack(p.missing, hurts, p.fields[i], missing, pod)
@@ -424,6 +446,28 @@ func (p *pass) addDevice(groups []Group, f gpu.FieldID, node string, d *series.D
 			x.Active.add(s.Value)
 		}
 	}
+}
+
+// charge adds a pod's cost of a device to its groups, which addDevice has made.
+func (p *pass) charge(groups []Group, node string, d *series.DeviceWindow, pod *corev1.Pod) {
+	usd, share := p.deps.Devices.PriceOf(node, d.Device, pod), 1/float64(max(1, podsOf(d.Owners())))
+	for _, g := range groups {
+		x := p.groups[aggregateKey{g, gpu.GPUUtil}]
+		x.Allocated.charge(usd, share)
+		if p.active[d.Device] {
+			x.Active.charge(usd, share)
+		}
+	}
+}
+
+// podsOf is the number of pods among the owners of a device, which are sorted by pod.
+func podsOf(owners []gpu.Owner) (n int) {
+	for i := range owners {
+		if i == 0 || owners[i].Namespace != owners[i-1].Namespace || owners[i].Pod != owners[i-1].Pod {
+			n++
+		}
+	}
+	return n
 }
 
 // workloadOf returns the outermost controller of a pod.

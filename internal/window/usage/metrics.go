@@ -65,6 +65,11 @@ func (s scope) labels() []string { return slices.Clone(scopeNames[s].labels) }
 // gpus is the name of the number of a group's GPUs on /metrics.
 func (s scope) gpus() string { return "gpupilot_" + scopeNames[s].name + "_gpus" }
 
+// cost and unpriced are the names of what a group's GPUs cost on /metrics, and of the number of
+// those without a price.
+func (s scope) cost() string     { return "gpupilot_" + scopeNames[s].name + "_gpu_cost_usd_per_hour" }
+func (s scope) unpriced() string { return "gpupilot_" + scopeNames[s].name + "_unpriced_gpus" }
+
 // metric is the name of the field's aggregates on /metrics.
 func (f *shownField) metric(s scope) string {
 	return "gpupilot_" + scopeNames[s].name + "_gpu_" + f.name
@@ -75,14 +80,17 @@ func (f *shownField) metric(s scope) string {
 type descs struct {
 	values  [scopes]map[gpu.FieldID]*prometheus.Desc
 	gpus    [scopes]*prometheus.Desc
+	cost    [scopes]*prometheus.Desc
+	lacking [scopes]*prometheus.Desc // what cost lacks
+	priced  bool
 	scales  map[gpu.FieldID]float64
 	omitted *prometheus.Desc
 	without *prometheus.Desc
 	held    heldDescs
 }
 
-func newDescs() *descs {
-	d := &descs{scales: map[gpu.FieldID]float64{}, held: newHeldDescs()}
+func newDescs(priced bool) *descs {
+	d := &descs{priced: priced, scales: map[gpu.FieldID]float64{}, held: newHeldDescs()}
 	for s := range scopes {
 		scope := &scopeNames[s]
 		d.values[s] = map[gpu.FieldID]*prometheus.Desc{}
@@ -95,6 +103,10 @@ func newDescs() *descs {
 		d.gpus[s] = prometheus.NewDesc(s.gpus(),
 			"GPUs in use "+scope.of+": allocated to serving pods, or active: with a utilization above zero within the last minute.",
 			append(s.labels(), "in_use"), nil)
+		d.cost[s] = prometheus.NewDesc(s.cost(),
+			"USD an hour of GPUs in use "+scope.of+" that have a price, by --gpu-price. A MIG instance and a shared GPU cost their share. Absent without prices.",
+			append(s.labels(), "in_use"), nil)
+		d.lacking[s] = prometheus.NewDesc(s.unpriced(), "GPUs in use "+scope.of+" without a price, which the cost lacks. Absent without prices.", append(s.labels(), "in_use"), nil)
 	}
 	d.omitted = prometheus.NewDesc("gpupilot_gpu_aggregates_omitted", "Workloads and namespaces whose aggregates are left out, because more than --workload-metrics of them hold GPUs.", nil, nil)
 	d.without = prometheus.NewDesc("gpupilot_gpu_aggregates_missing_gpus",
@@ -109,6 +121,8 @@ func (a *Aggregator) Describe(ch chan<- *prometheus.Desc) {
 			ch <- desc
 		}
 		ch <- a.descs.gpus[s]
+		ch <- a.descs.cost[s]
+		ch <- a.descs.lacking[s]
 	}
 	ch <- a.descs.omitted
 	ch <- a.descs.without
@@ -159,7 +173,19 @@ func (d *descs) collect(ch chan<- prometheus.Metric, a *Aggregates) {
 		if x.Field == gpu.GPUUtil {
 			ch <- prometheus.MustNewConstMetric(d.gpus[scope], prometheus.GaugeValue, float64(x.Allocated.GPUs), append(labels, allocatedGPUs)...)
 			ch <- prometheus.MustNewConstMetric(d.gpus[scope], prometheus.GaugeValue, float64(x.Active.GPUs), append(labels, activeGPUs)...)
+			if d.priced {
+				d.sendCost(ch, scope, append(labels, allocatedGPUs), &x.Allocated)
+				d.sendCost(ch, scope, append(labels, activeGPUs), &x.Active)
+			}
 		}
+	}
+}
+
+// sendCost sends what GPUs cost. If none of them has a price, the cost is absent.
+func (d *descs) sendCost(ch chan<- prometheus.Metric, of scope, labels []string, s *Stats) {
+	ch <- prometheus.MustNewConstMetric(d.lacking[of], prometheus.GaugeValue, s.Unpriced, labels...)
+	if usd, ok := s.cost(); ok {
+		ch <- prometheus.MustNewConstMetric(d.cost[of], prometheus.GaugeValue, usd, labels...)
 	}
 }
 
@@ -184,7 +210,7 @@ func (g *Gap) Metrics() (names []string) {
 		}
 	}
 	if g.Field == gpu.GPUUtil {
-		names = append(names, of.gpus())
+		names = append(names, of.gpus(), of.cost(), of.unpriced())
 	}
 	return names
 }

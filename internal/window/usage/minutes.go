@@ -28,7 +28,9 @@ func Recorded() (out []history.Family) {
 		scope scope
 		of    history.Subject
 	}{{ofNamespace, history.Namespaces}, {ofWorkload, history.Workloads}} {
-		out = append(out, history.Family{Name: x.scope.gpus(), Of: x.of, Labels: inUse})
+		for _, name := range []string{x.scope.gpus(), x.scope.cost(), x.scope.unpriced()} {
+			out = append(out, history.Family{Name: name, Of: x.of, Labels: inUse})
+		}
 		for _, f := range shownFields() {
 			out = append(out, history.Family{Name: f.metric(x.scope), Of: x.of, Labels: inUse, Over: x.scope.gpus()})
 		}
@@ -41,6 +43,9 @@ type minutes struct {
 	to     Minutes // nil: there is no history
 	fields [scopes]map[gpu.FieldID]recordedField
 	gpus   [scopes]inUseMetrics
+	priced bool
+	// cost and unpriced are as on /metrics.
+	cost, unpriced [scopes]inUseMetrics
 
 	readings []history.Value // reused
 }
@@ -61,10 +66,10 @@ func newInUseMetrics(name string) inUseMetrics {
 
 // newMinutes names all fields: as on /metrics, or by the field's own name if it is not
 // there.
-func newMinutes(to Minutes) *minutes {
-	m := &minutes{to: to}
+func newMinutes(to Minutes, priced bool) *minutes {
+	m := &minutes{to: to, priced: priced}
 	for s := range scopes {
-		m.gpus[s] = newInUseMetrics(s.gpus())
+		m.gpus[s], m.cost[s], m.unpriced[s] = newInUseMetrics(s.gpus()), newInUseMetrics(s.cost()), newInUseMetrics(s.unpriced())
 		m.fields[s] = map[gpu.FieldID]recordedField{}
 		for _, f := range gpu.Fields() {
 			m.fields[s][f.ID] = recordedField{newInUseMetrics(f.Name), 1}
@@ -122,8 +127,22 @@ func (m *minutes) addGroup(at time.Time, w history.Workload, items []Aggregate) 
 		}
 		if x.Field == gpu.GPUUtil { // /metrics counts the GPUs with a utilization
 			list = append(list, history.Reading(m.gpus[scope].allocated, float64(x.Allocated.GPUs)), history.Reading(m.gpus[scope].active, float64(x.Active.GPUs)))
+			if m.priced {
+				list = m.addCost(list, scope, &x.Allocated, &x.Active)
+			}
 		}
 	}
 	m.to.Add(at, w, list)
 	m.readings = list
+}
+
+func (m *minutes) addCost(list []history.Value, of scope, allocated, active *Stats) []history.Value {
+	list = append(list, history.Reading(m.unpriced[of].allocated, allocated.Unpriced), history.Reading(m.unpriced[of].active, active.Unpriced))
+	if usd, ok := allocated.cost(); ok {
+		list = append(list, history.Reading(m.cost[of].allocated, usd))
+	}
+	if usd, ok := active.cost(); ok {
+		list = append(list, history.Reading(m.cost[of].active, usd))
+	}
+	return list
 }

@@ -32,7 +32,7 @@ func TestAMinuteHasTheAggregatesOfGPUs(t *testing.T) {
 		)
 	}
 	minutes := readings{}
-	newMinutes(minutes).add(&Aggregates{
+	newMinutes(minutes, false).add(&Aggregates{
 		At: time.Now(), Items: items,
 		GPUs: map[Group]int{{}: 9, web: 4}, Shown: map[Group]bool{{}: true, {Namespace: "ns"}: true, web: true, lies[0]: true, lies[1]: true}, // other is omitted
 	})

@@ -23,7 +23,7 @@ func TestCounts(t *testing.T) {
 	}}, {Name: "empty", Fault: "GPULost: GPU 3"}}}
 	nodes := v.NodeSummaries()
 	n := nodes[0]
-	n.sum, n.fresh = 0, 0
+	n.sum, n.fresh, n.cost = 0, 0, Cost{}
 	want := NodeSummary{
 		Name: "n", Pool: "p", Cells: "400..--", Problems: []string{"2 of 7 GPUs without a fresh utilisation"},
 		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 7, Allocated: 5, Active: 2, Idle: 1, Free: 2, Stale: 2, Utilization: value(33.5)},
@@ -33,5 +33,23 @@ func TestCounts(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"GPULost: GPU 3"}, nodes[1].Problems); d != "" || nodes[1].Utilization != nil {
 		t.Errorf("%s, utilisation %v", d, nodes[1].Utilization)
+	}
+}
+
+// Costs are those of held GPUs. GPUs without a price are counted beside them; without any price there are none.
+func TestCosts(t *testing.T) {
+	usd, zero := 4.0, 0.0
+	held := []Owner{{Namespace: "a", Pod: "p"}}
+	v := View{MaxAge: time.Second, Nodes: []Node{{Name: "n1", Pool: "x", GPUs: []GPU{
+		{UUID: "1", Utilization: &usd, Owners: held, USDPerHour: &usd}, {UUID: "2", Utilization: &zero, Owners: held, USDPerHour: &usd},
+		{UUID: "3", Utilization: &zero, USDPerHour: &usd},
+	}}, {Name: "n2", Pool: "y", GPUs: []GPU{{UUID: "4", Utilization: &zero, Owners: held}}}}}
+	b := v.Bounded(v.NodeSummaries(), true)
+	want := Cost{Held: 8, Idle: 4, Unpriced: 1, IdleUnpriced: 1}
+	if got := b.Fleet.Cost; got == nil || *got != want {
+		t.Errorf("the fleet costs %+v, want %+v", got, want)
+	}
+	if x, y := b.Pools[0].Cost, b.Pools[1].Cost; x == nil || *x != (Cost{Held: 8, Idle: 4}) || y != nil {
+		t.Errorf("the pools cost %+v and %+v", x, y)
 	}
 }

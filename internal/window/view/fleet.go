@@ -74,11 +74,13 @@ func (g *GPU) state(staleAfter time.Duration) State {
 // count adds a GPU to the node's counts and cells.
 func (n *NodeSummary) count(g *GPU, staleAfter time.Duration) {
 	n.GPUs++
+	state := g.state(staleAfter)
 	if len(g.Owners) > 0 {
 		n.Allocated++
+		n.cost.count(g, state)
 	}
 	cell := byte('.')
-	switch g.state(staleAfter) {
+	switch state {
 	case Stale:
 		n.Stale++
 		cell = '-'
@@ -103,6 +105,29 @@ func (n *NodeSummary) used(utilization float64) byte {
 	return '0' + byte(min(4, max(0, utilization/20)))
 }
 
+// count adds an allocated GPU.
+func (c *Cost) count(g *GPU, state State) {
+	idle := state == Idle
+	switch {
+	case g.USDPerHour == nil:
+		c.Unpriced++
+		if idle {
+			c.IdleUnpriced++
+		}
+		return
+	case idle:
+		c.Idle += *g.USDPerHour
+	}
+	c.Held += *g.USDPerHour
+}
+
+func (c *Cost) add(o *Cost) {
+	c.Held += o.Held
+	c.Idle += o.Idle
+	c.Unpriced += o.Unpriced
+	c.IdleUnpriced += o.IdleUnpriced
+}
+
 // add adds a node's counts.
 func (c *Counts) add(n *Counts) {
 	c.Nodes += n.Nodes
@@ -115,10 +140,15 @@ func (c *Counts) add(n *Counts) {
 	c.Stale += n.Stale
 	c.sum += n.sum
 	c.fresh += n.fresh
+	c.cost.add(&n.cost)
 }
 
-// mean sets Utilization.
+// mean sets Utilization and Cost.
 func (c *Counts) mean() {
+	if c.cost.Held > 0 { // prices are above 0
+		cost := c.cost
+		c.Cost = &cost
+	}
 	if c.fresh > 0 {
 		u := c.sum / float64(c.fresh)
 		c.Utilization = &u

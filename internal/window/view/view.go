@@ -67,8 +67,21 @@ type Counts struct {
 	// percent; nil if there is none.
 	Utilization *float64 `json:"utilization,omitempty"`
 
+	// Cost is what the allocated GPUs cost; nil: no GPU has a price.
+	Cost *Cost `json:"cost,omitempty"`
+
 	sum   float64 // the sum of those utilisations
 	fresh int     // their number
+	cost  Cost    // before it is known whether any GPU has a price
+}
+
+// Cost is what GPUs cost.
+type Cost struct {
+	Held     float64 `json:"usdPerHour"`             // of the allocated GPUs that have a price
+	Idle     float64 `json:"idleHeldUSDPerHour"`     // of these, of the idle-held ones
+	Unpriced int     `json:"unpricedGPUs,omitempty"` // allocated GPUs without a price, which the sums lack
+	// IdleUnpriced are the idle-held ones of these.
+	IdleUnpriced int `json:"unpricedIdleHeldGPUs,omitempty"`
 }
 
 // Answers counts scrape targets by state.
@@ -119,6 +132,10 @@ type GPU struct {
 	Owners         []Owner  `json:"owners,omitempty"`
 	// HeldSince is when these became the owners; zero: unknown.
 	HeldSince time.Time `json:"heldSince,omitzero"`
+	// USDPerHour is its price: of a MIG instance its share of the GPU's; nil: it has none.
+	USDPerHour *float64 `json:"usdPerHour,omitempty"`
+	// Share is the share of its GPU that a MIG instance is; 0: it is no instance, or it is not known.
+	Share float64 `json:"share,omitempty"`
 	// Age is the age of the newest value, in ns. Above View.MaxAge, no value counts.
 	Age time.Duration `json:"age"`
 }
@@ -170,6 +187,10 @@ type Workload struct {
 	Override string `json:"override,omitempty"`
 	// Schedules are the active ones. Min and Max are the bounds in force.
 	Schedules []string `json:"schedules,omitempty"`
+	// Rollout means that pods of more than one version run, or are being replaced.
+	Rollout bool `json:"rollout,omitempty"`
+	// Leaving is the number of replicas that finish their requests before they are removed.
+	Leaving int32 `json:"leaving,omitempty"`
 
 	Objectives []Objective `json:"objectives,omitempty"` // of signals with an slo
 

@@ -287,7 +287,6 @@ async function loadHolders() {
 
 let hours = null; // of namespaces, those with the most idle-held first
 let before = null; // sums of the seven days before; null: nothing was recorded
-let price = 0; // USD of a GPU-hour; 0: unknown
 let hoursAt = 0;
 
 async function loadHours() {
@@ -295,7 +294,6 @@ async function loadHours() {
   hoursAt = performance.now();
   const [week, two] = (await Promise.all(["7d", "14d"].map((w) => get("api/v1/allocation?aggregate=namespace&window=" + w)))).map((r) => r.body);
   hours = Object.values(week.data[0]).sort((a, b) => b.gpuIdleHours - a.gpuIdleHours);
-  price = week.usdPerGPUHour || 0;
   const sum = (list, f) => list.reduce((n, h) => n + h[f], 0), all = Object.values(two.data[0]);
   const held = sum(all, "gpuHours") - sum(hours, "gpuHours");
   before = held > 0.05 ? { held, idle: sum(all, "gpuIdleHours") - sum(hours, "gpuIdleHours"), minutes: sum(all, "minutes") - sum(hours, "minutes") } : null;
@@ -303,12 +301,20 @@ async function loadHours() {
 
 const usd = (x) => "$" + (x < 100 ? x.toFixed(2) : count(Math.round(x)));
 
+// costText is a cost that lacks what has no price; null: nothing of it has one.
+const costText = (x, lacks) => (x == null ? "–" : (lacks > 0.005 ? "≥ " : "") + usd(x));
+
+// sumOf adds up what is known of a list; null: nothing is.
+const sumOf = (list, f) => (list.some((x) => x[f] != null) ? list.reduce((n, x) => n + (x[f] || 0), 0) : null);
+
 // weekText says what the week cost, and how it compares with the one before.
 function weekText() {
   const sum = (f) => hours.reduce((n, h) => n + h[f], 0), held = sum("gpuHours"), idle = sum("gpuIdleHours"), most = hours[0];
+  const cost = sumOf(hours, "gpuCost"), lacks = sumOf(hours, "gpuUnpricedHours") || 0;
   const hoursText = (h) => (h < 100 ? h.toFixed(1) : count(Math.round(h)));
-  let text = "Serving pods held " + hoursText(held) + " GPU-hours" + (price ? " (" + usd(held * price) + ")" : "") + ", " + hoursText(idle) + " of them without using the GPU: " +
-    (held > 0 ? (100 * idle / held).toFixed(0) + " %" : "–") + (price ? ", " + usd(idle * price) : "") + ".";
+  let text = "Serving pods held " + hoursText(held) + " GPU-hours" + (cost != null ? " (" + costText(cost, lacks) + ")" : "") + ", " + hoursText(idle) + " of them without using the GPU: " +
+    (held > 0 ? (100 * idle / held).toFixed(0) + " %" : "–") + (cost != null ? ", " + costText(sumOf(hours, "gpuIdleCost"), lacks) : "") + ".";
+  if (cost != null && lacks >= 0.05) text += " " + hoursText(lacks) + " GPU-hours have no price.";
   if (most.gpuIdleHours >= 0.1 && hours.length > 1) text += " The most: " + most.name + " with " + hoursText(most.gpuIdleHours) + ".";
   if (before) {
     const was = before.held > 0 ? 100 * before.idle / before.held : 0, is = held > 0 ? 100 * idle / held : 0;
@@ -318,8 +324,8 @@ function weekText() {
   return text;
 }
 
-function showPrices(box) {
-  for (const cell of $(box).querySelectorAll(".usd")) cell.hidden = !price;
+function showCosts(box, known) {
+  for (const cell of $(box).querySelectorAll(".usd")) cell.hidden = !known;
 }
 
 function drawHours() {
@@ -333,26 +339,25 @@ function drawHours() {
     setText(all, h.gpuHours.toFixed(1) + " h");
     setText(part, h.gpuIdleHours.toFixed(1) + " h");
     setText(ratio, share(h.gpuIdleHours, h.gpuHours));
-    setText(cost, usd(h.gpuIdleHours * price));
+    setText(cost, costText(h.gpuIdleCost, h.gpuUnpricedHours));
   });
-  showPrices("hours-box");
+  showCosts("hours-box", sumOf(hours, "gpuIdleCost") != null);
 }
 
 function drawHolders(shown) {
   $("holders-box").hidden = !holders || !holders.holders.length;
   if ($("holders-box").hidden) return;
   const today = new Date(shown.now), rest = holders.total - holders.holders.length;
-  price = holders.usdPerGPUHour || 0;
-  setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + " GPUs, " + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : ""));
+  setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + " GPUs, " + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : "") + (holders.usdPerHour != null ? ", " + costText(holders.usdPerHour, holders.unpricedGPUs) + " an hour" : ""));
   keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { class: "n usd", "data-label": "cost an hour" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" })), (tr, h) => {
     const [pod, gpus, cost, since, node] = tr.children;
     setText(pod, h.namespace + "/" + h.pod);
     setText(gpus, num(h.gpus, h.gpus % 1 ? 2 : 0));
-    setText(cost, usd(h.gpus * price));
+    setText(cost, costText(h.usdPerHour, h.unpricedGPUs));
     setText(since, h.heldSince ? when(h.heldSince, today) + " (" + age(Math.max(0, (shown.now - Date.parse(h.heldSince)) / 1000)) + ")" : "–");
     setText(node, h.node);
   });
-  showPrices("holders-box");
+  showCosts("holders-box", holders.usdPerHour != null);
 }
 
 // ---- all of the fleet ----

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trust
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
+)
+
+// Priced reports whether there are prices.
+func (d *Devices) Priced() bool { return d.prices.Has() }
+
+// PriceOf returns the USD of an hour of one of a pod's devices on a node. nil: its model has no
+// price, or its share of a GPU is not known.
+func (d *Devices) PriceOf(node, device string, pod *corev1.Pod) *float64 {
+	about := d.About(node)
+	if !price.IsInstance(device) {
+		return about.USDPerHour
+	}
+	_, usd := about.Instance(pod)
+	return usd
+}
+
+// Instance returns the share of a GPU that one of a pod's MIG instances is, on the mean, and the USD
+// of its hour; 0 and nil: they are not known.
+func (a *About) Instance(pod *corev1.Pod) (share float64, usd *float64) {
+	share, ok := shareOf(a.Model, pod)
+	if ok && a.USDPerHour != nil {
+		part := share * *a.USDPerHour
+		usd = &part
+	}
+	return share, usd
+}
+
+// migResource is the prefix of the resources that count MIG instances of one profile.
+const migResource = "nvidia.com/mig-"
+
+// shareOf returns the share of a GPU that a pod's MIG instances are, on the mean: by the resources
+// that it requests or, where all GPUs of a node are divided alike, by the name of the model.
+func shareOf(model string, pod *corev1.Pod) (share float64, ok bool) {
+	if share, ok := price.ModelShare(model); ok || pod == nil {
+		return share, ok
+	}
+	sum, n := 0.0, 0.0
+	for i := range pod.Spec.Containers {
+		for name, q := range pod.Spec.Containers[i].Resources.Limits {
+			profile, mig := strings.CutPrefix(string(name), migResource)
+			if s, known := price.Share(profile, model); mig && known {
+				count := float64(min(max(q.Value(), 0), maxResourceCount))
+				sum += s * count
+				n += count
+			}
+		}
+	}
+	if n == 0 {
+		return 0, false
+	}
+	return sum / n, true
+}
