@@ -204,13 +204,6 @@ type report struct {
 	contradictions []string // of exporters about the pods, see trust.Audit
 }
 
-// verdict is the reason and message of a condition. An empty reason means no problem.
-type verdict struct{ reason, message string }
-
-// lasts reports whether an obstacle is there until somebody removes it: what was known of the
-// target before does not count. An API server that does not answer is none.
-func (v verdict) lasts() bool { return v.reason != "" && v.reason != reasonUnreadable }
-
 // pass observes, decides and actuates once, and returns the duration of the decision.
 func (w *workload) pass(now time.Time) (spent time.Duration) {
 	a := w.object.Load()
