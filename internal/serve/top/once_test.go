@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/node/agent"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -240,6 +241,30 @@ func BenchmarkFrame(b *testing.B) {
 		now = now.Add(time.Second)
 		m.Update(readMsg{fleet: f})
 		m.View()
+	}
+}
+
+// BenchmarkFirstFrame reads a view of 80,000 GPUs from the controller's handler, decodes it, and draws the first frame. The
+// controller has built the view.
+func BenchmarkFirstFrame(b *testing.B) {
+	for _, name := range []Name{Pools, GPUs, Workloads} {
+		b.Run(string(name), func(b *testing.B) {
+			source := &Controller{API: serve(large(10000)), Name: "prod.example:6443"}
+			r := &Request{View: name}
+			if _, err := source.Read(b.Context(), r); err != nil {
+				b.Fatal(err)
+			}
+			cpu := podtest.CPUTime(b)
+			for b.Loop() {
+				f, err := source.Read(b.Context(), r)
+				if err != nil {
+					b.Fatal(err)
+				}
+				m := screen(b, f, 200, 60, func(c *Config) { c.View = name })
+				m.View()
+			}
+			b.ReportMetric(float64((podtest.CPUTime(b)-cpu).Microseconds())/1000/float64(b.N), "cpu-ms/op")
+		})
 	}
 }
 
