@@ -95,7 +95,8 @@ type GPUAutoscalerSpec struct {
 	// +optional
 	MissingData *intstr.IntOrString `json:"missingData,omitempty"`
 
-	// Actuation is Scale to write the replicas, or Advise to only report decisions.
+	// Actuation is Scale to write the replicas, HPA to have a HorizontalPodAutoscaler write
+	// them, which this object owns, or Advise to only report decisions.
 	// +kubebuilder:default=Scale
 	// +optional
 	Actuation Actuation `json:"actuation,omitempty"`
@@ -132,12 +133,13 @@ type CrossVersionObjectReference struct {
 
 // Actuation is the effect of a decision.
 //
-// +kubebuilder:validation:Enum=Scale;Advise
+// +kubebuilder:validation:Enum=Scale;HPA;Advise
 type Actuation string
 
 // The actuations.
 const (
 	ActuationScale  Actuation = "Scale"  // write the scale subresource
+	ActuationHPA    Actuation = "HPA"    // keep a HorizontalPodAutoscaler that writes it
 	ActuationAdvise Actuation = "Advise" // only report decisions
 )
 

@@ -5,6 +5,7 @@ package v1alpha1
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // The types of a GPUAutoscaler's conditions.
@@ -75,6 +76,9 @@ type GPUAutoscalerStatus struct {
 	// Override is set while the spec has an override.
 	// +optional
 	Override *OverrideStatus `json:"override,omitempty"`
+	// HPA is the HorizontalPodAutoscaler that the object owns, with actuation: HPA.
+	// +optional
+	HPA *OwnedHPA `json:"hpa,omitempty"`
 	// LastDecision is the last decision with its reasons.
 	// +optional
 	LastDecision *DecisionStatus `json:"lastDecision,omitempty"`
@@ -194,6 +198,13 @@ type LearnedStartup struct {
 	P95Seconds int32 `json:"p95Seconds"`
 	// Samples is the number of starts.
 	Samples int32 `json:"samples"`
+}
+
+// OwnedHPA identifies a HorizontalPodAutoscaler that the controller has created.
+type OwnedHPA struct {
+	Name string `json:"name"`
+	// UID tells it from one that somebody else gave its name.
+	UID types.UID `json:"uid"`
 }
 
 // DecisionStatus is a decision with its reasons.

@@ -98,7 +98,6 @@ func onByDefault(t *testing.T, gate, version string) error {
 // is there.
 func TestNotThereYet(t *testing.T) {
 	api := string(read(t, "docs/api.md")) // it is made from the types
-	crd := string(read(t, "deploy/crds/gpupilot.dev_gpuautoscalers.yaml"))
 	backtest := string(read(t, "docs/backtest.md"))
 	missing := map[string]func(bullet string) error{
 		"Of real GPUs, the agent has met one H200": func(string) error {
@@ -111,7 +110,6 @@ func TestNotThereYet(t *testing.T) {
 			}
 			return absent(string(read(t, "docs/hardware.md")), "dcgm: exact|nvlink-tx")
 		},
-		"`actuation: HPA`":                 func(string) error { return absent(crd, `(?s)enum:\s+- Scale\s+- Advise\s+- HPA`) },
 		"Separate prefill and decode pool": func(string) error { return absent(api, "`(?:prefill|decode|priority)[a-z]*`") },
 		"The decision engine is not better": func(bullet string) error {
 			for _, figure := range regexp.MustCompile(`\b\d\.\d\d\b`).FindAllString(bullet, -1) {

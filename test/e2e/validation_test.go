@@ -156,7 +156,7 @@ func TestCRDAndControllerAgree(t *testing.T) {
 	f(false, "target 0m", target("0m"))
 	f(false, "a negative target", target("-1"))
 	f(true, "actuation Advise", func(s *spec) { s.Actuation = v1alpha1.ActuationAdvise })
-	f(false, "actuation HPA", func(s *spec) { s.Actuation = "HPA" })
+	f(true, "actuation HPA", func(s *spec) { s.Actuation = v1alpha1.ActuationHPA })
 	f(true, "an slo", slo("vllm", 50*time.Millisecond))
 	f(false, "an slo of 0", slo("vllm", 0))
 	f(false, "a negative slo", slo("vllm", -time.Second))

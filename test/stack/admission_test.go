@@ -181,6 +181,11 @@ func TestGrants(t *testing.T) {
 		"update gpuexporters/finalizers.gpupilot.dev", // no such subresource: OpenShift asks for the right
 	)
 	f("../../deploy/node-health/*.yaml", "patch nodes/status.")
-	f("../../deploy/external-metrics/*.yaml", "patch apiservices.apiregistration.k8s.io v1beta1.external.metrics.k8s.io")
+	f("../../deploy/external-metrics/*.yaml",
+		"create horizontalpodautoscalers.autoscaling", // those of GPUAutoscalers, by a policy
+		"delete horizontalpodautoscalers.autoscaling", // likewise
+		"patch apiservices.apiregistration.k8s.io v1beta1.external.metrics.k8s.io",
+		"update horizontalpodautoscalers.autoscaling", // likewise
+	)
 	f("../../deploy/delegate/*.yaml")
 }

@@ -153,15 +153,19 @@ func (w *workload) recordFailure(r *report, err error) {
 	}
 }
 
-// recordAdvice records an Event for a decision that is only advised.
+// recordAdvice records an Event for a decision that this controller does not write.
 func (w *workload) recordAdvice(t *target.Target, d *scale.Decision) {
 	if !w.shared.deps.Leading() || d.Replicas == w.advised || d.Time.Sub(w.advisedAt) < minEventInterval {
 		return
 	}
 	w.advised, w.advisedAt = d.Replicas, d.Time
+	does, advises := "would scale", w.plan.Load().Actuation == v1alpha1.ActuationAdvise
+	if !advises {
+		does = "asks its HorizontalPodAutoscaler to scale"
+	}
 	w.record(w.object.Load(), corev1.EventTypeNormal, string(d.Rule), "Advise",
-		fmt.Sprintf("would scale %s from %d to %d: %s", t, d.Current, d.Replicas, d.Sentence()))
-	w.shared.recent.Add(w.key, d, true)
+		fmt.Sprintf("%s %s from %d to %d: %s", does, t, d.Current, d.Replicas, d.Sentence()))
+	w.shared.recent.Add(w.key, d, advises)
 }
 
 // recordObstacle logs and records an Event once for each reason why a workload is

@@ -116,6 +116,7 @@ type shared struct {
 	limits  limits
 	failing failing
 	gates   *drain.Gates
+	hpas    *target.HPAs
 	budgets drain.Disruptions
 	recalls sync.Mutex                 // see objective.Recorded
 	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
@@ -156,6 +157,7 @@ func New(cfg Config, deps Deps) *Controller {
 		shared: &shared{
 			cfg: cfg, deps: deps,
 			rivals:     target.NewRivals(),
+			hpas:       deps.Scaler.HPAs(deps.Live),
 			rediscover: make(chan struct{}, 1),
 		},
 		workloads: map[types.NamespacedName]*workload{},
@@ -325,8 +327,9 @@ func sameSpec(a, b client.Object) bool {
 }
 
 func (c *Controller) hpaChanged(h *autoscalingv2.HorizontalPodAutoscaler, gone bool) {
-	rival, key := target.OfHPA(h)
-	c.setRival(rival, key, gone)
+	before, after := c.rivals.SetHPA(h, gone)
+	c.wakeAutoscalers(before)
+	c.wakeAutoscalers(after)
 }
 
 // setRival sets the target of another autoscaler's object, and wakes the GPUAutoscalers

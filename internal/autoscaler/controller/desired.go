@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
@@ -21,13 +22,20 @@ type DesiredReplicas struct {
 
 // DesiredReplicas returns the last decision of a GPUAutoscaler. The error is
 // usage.ErrUnknownWorkload if there is no such GPUAutoscaler, and usage.ErrNoValue, with
-// the reason, while it makes no decisions.
+// the reason, while it makes no decisions. With actuation: HPA it is the leader's decision,
+// whichever replica is asked.
 func (c *Controller) DesiredReplicas(namespace, name string) (DesiredReplicas, error) {
 	c.mu.RLock()
 	w := c.workloads[types.NamespacedName{Namespace: namespace, Name: name}]
 	c.mu.RUnlock()
 	if w == nil {
 		return DesiredReplicas{}, fmt.Errorf("%w: GPUAutoscaler %s/%s does not exist", usage.ErrUnknownWorkload, namespace, name)
+	}
+	if a := w.object.Load(); a.Spec.Actuation == v1alpha1.ActuationHPA && !c.deps.Leading() {
+		if s := &a.Status; s.DesiredReplicas != nil && s.LastDecision != nil && time.Since(s.LastDecision.Time.Time) < 2*maxStatusInterval {
+			return DesiredReplicas{*s.DesiredReplicas, s.LastDecision.Time.Time}, nil
+		}
+		return DesiredReplicas{}, fmt.Errorf("%w: the leader's status of GPUAutoscaler %s/%s has no decision", usage.ErrNoValue, namespace, name)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

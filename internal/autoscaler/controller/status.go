@@ -229,6 +229,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		Pending:            r.pending,
 		Memory:             memory.Of(&r.state, r.at),
 		Objectives:         objective.Status(r.objectives),
+		HPA:                r.hpa,
 	}
 	if st.Memory != nil {
 		st.Memory.Requests = r.record
@@ -288,6 +289,8 @@ func conditionsOf(r *report) []metav1.Condition {
 		able.Status, able.Reason, able.Message = metav1.ConditionFalse, r.obstacle.reason, excerpt.Of(r.obstacle.message, maxMessage)
 	case r.plan != nil && r.plan.Actuation == v1alpha1.ActuationAdvise:
 		able.Reason, able.Message = reasonAdvising, "decisions are reported and not written"
+	case r.hpa != nil:
+		able.Message = fmt.Sprintf("%s is scaled by HorizontalPodAutoscaler %s of this GPUAutoscaler", r.target, r.hpa.Name)
 	default:
 		able.Message = r.target.String() + " is scaled by this GPUAutoscaler"
 	}

@@ -61,6 +61,7 @@ type workload struct {
 	pods                  []*corev1.Pod       // at the last pass
 	routed                map[string]struct{} // the places of their samples
 	targetKey             target.Key
+	hpa                   target.HPA
 	scaledAt              time.Time // when this controller last changed the replicas
 	advised               int32     // the replicas that were last advised; -1: none
 	advisedAt             time.Time // when advised was recorded
@@ -194,6 +195,7 @@ type report struct {
 	pending      []v1alpha1.PendingStatus
 	learned      *v1alpha1.LearnedStartup
 	scaledAt     time.Time
+	hpa          *v1alpha1.OwnedHPA
 	state        scale.State
 	requests     []float64      // requests/s of each signal; NaN: unknown
 	bounds       *bounds.Report // nil: no decision was made
@@ -222,12 +224,14 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		r.target = &t
 		w.trackTarget(&t, now)
 	}
+	w.followHPA(a)
 	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
 		w.suspended = true
 		if r.obstacle.lasts() {
 			// Others may set the replicas meanwhile, and no signal is observed. Learned
 			// values are kept; the window starts again.
 			w.state = memory.ClearWindow(w.state)
+			w.removeHPA(r, true)
 		}
 		if err == nil {
 			r.serving, r.starting = w.countPods(&t)
@@ -235,7 +239,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	} else {
 		spent = w.decide(r, now)
 	}
-	r.learned, r.scaledAt, r.state = w.startup.Learned(), w.scaledAt, w.state
+	r.learned, r.scaledAt, r.state, r.hpa = w.startup.Learned(), w.scaledAt, w.state, w.hpa.Status(a.Name)
 	r.contradictions = w.shared.audit.Contradictions(w.pods)
 	r.limited = w.limitedTarget(now)
 	w.recordObstacle(r)
@@ -277,7 +281,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	p := &plan{Compiled: compiled, queries: limited, metrics: newSignalMetrics(&compiled.Policy)}
 	scrapes := false
 	for i := range p.Sources {
-		p.podMetrics = append(p.podMetrics, plainNames(p.Sources[i].Terms)...)
+		p.podMetrics = append(p.podMetrics, p.Sources[i].PlainNames()...)
 		switch p.Sources[i].Kind {
 		case policy.Pods:
 			scrapes = true
@@ -294,19 +298,6 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	w.scrapesPods.Store(scrapes)
 	w.routed = nil
 	w.shared.requestDiscovery()
-}
-
-// plainNames returns the metrics whose series are only added up per pod, so that the
-// metrics API can serve them by name.
-func plainNames(terms []policy.Term) (names []string) {
-	for _, term := range terms {
-		for i := range term {
-			if m := &term[i]; m.Key() == m.Name {
-				names = append(names, m.Name)
-			}
-		}
-	}
-	return names
 }
 
 // trackTarget stores the current target and selector. The state is reset if the target
@@ -340,7 +331,7 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err
 	case err != nil:
 		return verdict{reasonUnreadable, err.Error()}
 	}
-	if rival, ok := w.shared.rivals.Of(a, t.Key); ok {
+	if rival, ok := w.shared.rivals.Of(a, t.Key, w.hpa.Owned()...); ok {
 		return verdict{reasonOwned, t.String() + " is already scaled by " + rival.String() +
 			"; delete one of the two, or set actuation: Advise to get decisions without scaling"}
 	}
@@ -396,12 +387,16 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	w.state = w.learner.Learn(&unbounded, w.state, w.past(p), now)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	w.drain(r, &pol, &obs, pods, now)
+	byHPA, leading := p.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading()
+	free := byHPA || w.removeHPA(r, false)
 	switch {
+	case byHPA && leading:
+		w.actuateByHPA(r, pods)
 	case !d.Changes():
 		w.advised = -1
 	case p.Actuation == v1alpha1.ActuationAdvise:
 		w.recordAdvice(t, &d)
-	case w.shared.deps.Leading():
+	case leading && free && !byHPA:
 		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
 	}
 	return spent

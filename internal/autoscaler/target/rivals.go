@@ -13,6 +13,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
@@ -73,7 +74,8 @@ func IsPaused(u *unstructured.Unstructured) bool {
 // called concurrently.
 type Rivals struct {
 	mu          sync.RWMutex
-	targets     map[Rival]Key // of HorizontalPodAutoscalers and ScaledObjects
+	targets     map[Rival]Key       // of HorizontalPodAutoscalers and ScaledObjects
+	uids        map[Rival]types.UID // of HorizontalPodAutoscalers
 	others      map[Key]map[Rival]struct{}
 	ownTargets  map[Rival]Key                              // of our GPUAutoscalers
 	autoscalers map[Key]map[string]*v1alpha1.GPUAutoscaler // by name
@@ -82,7 +84,7 @@ type Rivals struct {
 // NewRivals returns an empty index.
 func NewRivals() *Rivals {
 	return &Rivals{
-		targets: map[Rival]Key{}, others: map[Key]map[Rival]struct{}{},
+		targets: map[Rival]Key{}, uids: map[Rival]types.UID{}, others: map[Key]map[Rival]struct{}{},
 		ownTargets: map[Rival]Key{}, autoscalers: map[Key]map[string]*v1alpha1.GPUAutoscaler{},
 	}
 }
@@ -92,6 +94,21 @@ func NewRivals() *Rivals {
 func (x *Rivals) Set(r Rival, k Key, gone bool) (before Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	return x.set(r, k, gone)
+}
+
+// SetHPA is Set for a HorizontalPodAutoscaler.
+func (x *Rivals) SetHPA(h *autoscalingv2.HorizontalPodAutoscaler, gone bool) (before, after Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r, after := OfHPA(h)
+	if x.uids[r] = h.UID; gone {
+		delete(x.uids, r)
+	}
+	return x.set(r, after, gone), after
+}
+
+func (x *Rivals) set(r Rival, k Key, gone bool) (before Key) {
 	before = x.targets[r]
 	delete(x.others[before], r)
 	if len(x.others[before]) == 0 {
@@ -147,14 +164,15 @@ func (x *Rivals) Autoscalers(k Key) []*v1alpha1.GPUAutoscaler {
 
 // Of returns another object that sets the replicas of a's target. Of two valid
 // GPUAutoscalers the older one owns the target. A GPUAutoscaler that only advises
-// neither has a rival nor is one.
-func (x *Rivals) Of(a *v1alpha1.GPUAutoscaler, k Key) (Rival, bool) {
+// neither has a rival nor is one, and a HorizontalPodAutoscaler of its own is none.
+func (x *Rivals) Of(a *v1alpha1.GPUAutoscaler, k Key, own ...types.UID) (Rival, bool) {
 	if a.Spec.Actuation == v1alpha1.ActuationAdvise {
 		return Rival{}, false
 	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	if others := slices.Collect(maps.Keys(x.others[k])); len(others) > 0 {
+	others := slices.DeleteFunc(slices.Collect(maps.Keys(x.others[k])), func(r Rival) bool { return slices.Contains(own, x.uids[r]) })
+	if len(others) > 0 {
 		return slices.MinFunc(others, func(a, b Rival) int {
 			return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 		}), true

@@ -43,7 +43,7 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 		c.Actuation = v1alpha1.ActuationScale
 	}
 	var errs field.ErrorList
-	if allowed := []v1alpha1.Actuation{v1alpha1.ActuationScale, v1alpha1.ActuationAdvise}; !slices.Contains(allowed, c.Actuation) {
+	if allowed := []v1alpha1.Actuation{v1alpha1.ActuationScale, v1alpha1.ActuationHPA, v1alpha1.ActuationAdvise}; !slices.Contains(allowed, c.Actuation) {
 		errs = append(errs, field.NotSupported(path.Child("actuation"), c.Actuation, allowed))
 	}
 	errs = append(errs, compileBounds(&c.Policy, spec, path)...)
@@ -58,7 +58,7 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	c.Schedules, errs = schedules, append(errs, bad...)
 	override, bad := compileOverride(spec.Override, path.Child("override"))
 	c.Override, errs = override, append(errs, bad...)
-	c.Policy.KeepZero = c.Actuation == v1alpha1.ActuationScale
+	c.Policy.KeepZero = c.Actuation != v1alpha1.ActuationAdvise
 	return c, errs.ToAggregate()
 }
 

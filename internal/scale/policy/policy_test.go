@@ -170,7 +170,7 @@ func TestBadInputNamesTheField(t *testing.T) {
 		a.Spec.Signals[0].GPU, a.Spec.Signals[0].Preset = nil, "tgi"
 		a.Spec.Signals[0].Target.Type = v1alpha1.Value
 	}, "signals[0].target.type", "AverageValue")
-	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = "HPA" }, "spec.actuation", "HPA", "Advise")
+	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = "Guess" }, "spec.actuation", "Guess", "Advise")
 	bad := intstr.FromString("Zero")
 	f(func(a *v1alpha1.GPUAutoscaler) { a.Spec.MissingData = &bad }, "spec.missingData", "Zero")
 }

@@ -130,6 +130,19 @@ func (s *Source) AllTerms() []Term {
 	return all
 }
 
+// PlainNames returns the metrics whose series are only added up per pod, so that the
+// metrics API can serve them by name.
+func (s *Source) PlainNames() (names []string) {
+	for _, term := range s.Terms {
+		for i := range term {
+			if m := &term[i]; m.Key() == m.Name {
+				names = append(names, m.Name)
+			}
+		}
+	}
+	return names
+}
+
 // Term is one summand of a reading: alternative metrics of the same quantity, since
 // a server's releases and backends use different names. The first one that a pod
 // exposes is used.

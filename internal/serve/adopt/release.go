@@ -152,6 +152,8 @@ func (r *release) notConfirmed(s *state) string {
 		return "it scales"
 	case s.ours.Status.ObservedGeneration < s.ours.Generation:
 		return "the status of the GPUAutoscaler is of an older spec. Does the controller run? --force goes on if it does not"
+	case s.ours.Status.HPA != nil:
+		return "its HorizontalPodAutoscaler " + s.ours.Status.HPA.Name + " is not deleted yet"
 	}
 	return ""
 }

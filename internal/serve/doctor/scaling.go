@@ -102,6 +102,9 @@ func (f *Facts) rivals(kind string, others *listed[scaler]) (out []Finding, err 
 		}
 		r := o.Spec.ScaleTargetRef
 		if a := ours[key(o.Metadata.Namespace, r.APIVersion, cmp.Or(r.Kind, "Deployment"), r.Name)]; a != nil && a.Spec.Actuation != v1alpha1.ActuationAdvise {
+			if own := a.Status.HPA; own != nil && own.UID == o.Metadata.UID {
+				continue
+			}
 			message := fmt.Sprintf("the %s %s scales %s %s, too: GPUPilot leaves the replicas to it", kind, o.name(), a.Spec.ScaleTargetRef.Kind, a.Spec.ScaleTargetRef.Name)
 			out = append(out, Finding{subject(a), message})
 		}

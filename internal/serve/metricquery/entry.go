@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -40,7 +41,7 @@ const (
 
 // MetricOfAutoscalers is the external metric with the desired replicas of all
 // GPUAutoscalers of a namespace. No MetricQuery has this name.
-const MetricOfAutoscalers = "gpupilot_desired_replicas"
+const MetricOfAutoscalers = target.DesiredMetric
 
 // verdict is the reason and message of a condition. An empty reason means no problem.
 type verdict struct{ reason, message string }

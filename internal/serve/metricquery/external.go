@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
@@ -33,7 +34,7 @@ func (e External) Values(_ context.Context, q source.ExternalQuery) ([]source.Ex
 }
 
 // labelAutoscaler is the label of MetricOfAutoscalers with the name of the GPUAutoscaler.
-const labelAutoscaler = "gpuautoscaler"
+const labelAutoscaler = target.AutoscalerLabel
 
 // Replicas is the desired replicas of GPUAutoscalers as an external metric,
 // MetricOfAutoscalers.

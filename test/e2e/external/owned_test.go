@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package external
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/cluster"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+// startOwned starts a controller whose only signal is b, and GPUs for 40 pods.
+func startOwned(t *testing.T, b *backend) *stack.Stack {
+	t.Helper()
+	if _, err := cluster.FindBinary(); err != nil {
+		t.Skip("no control plane; make test builds it: ", err)
+	}
+	server := httptest.NewServer(b)
+	t.Cleanup(server.Close)
+	s, err := stack.Start(t.Context(), stack.Config{
+		Nodes: 1, GPUs: 40, NoAgents: true, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		ControllerArgs: []string{"--external-metrics", "--prometheus-url", server.URL},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(s.ControllerLog())
+			t.Logf("controller.log:\n%s", log[max(0, len(log)-8000):])
+		}
+	})
+	create(t, s, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	return s
+}
+
+// byHPA is a GPUAutoscaler that wants as many replicas as b says.
+func byHPA(name string) *v1alpha1.GPUAutoscaler {
+	exact := &v1alpha1.ScalingRules{StabilizationWindowSeconds: new(int32(0)), Tolerance: new(resource.MustParse("0"))}
+	return &v1alpha1.GPUAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.GPUAutoscalerSpec{
+			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
+			MaxReplicas:    30, Actuation: v1alpha1.ActuationHPA,
+			Signals: []v1alpha1.Signal{{
+				Query: &v1alpha1.QuerySignal{PromQL: "sum(queue_length)"}, Target: &v1alpha1.Target{Type: "AverageValue", Value: resource.MustParse("1")},
+			}},
+			Behavior: &v1alpha1.Behavior{ScaleUp: exact.DeepCopy(), ScaleDown: exact},
+		},
+	}
+}
+
+func owned(t *testing.T, s *stack.Stack, name string) (*autoscalingv2.HorizontalPodAutoscaler, error) {
+	var h autoscalingv2.HorizontalPodAutoscaler
+	return &h, s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &h)
+}
+
+func patch(t *testing.T, s *stack.Stack, o client.Object, name, text string) {
+	t.Helper()
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	if err := s.Client.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// able waits until the condition AbleToScale has a reason, and its message contains a text.
+func able(t *testing.T, s *stack.Stack, name, reason, text string) {
+	t.Helper()
+	await(t, func() error {
+		var a v1alpha1.GPUAutoscaler
+		if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
+			return err
+		}
+		if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionAbleToScale); c == nil || c.Reason != reason || !strings.Contains(c.Message, text) {
+			return fmt.Errorf("AbleToScale %+v, want %s with %q", c, reason, text)
+		}
+		return nil
+	})
+}
+
+// recorder has every number of replicas of a Deployment, and who wrote it.
+type recorder struct {
+	mu      sync.Mutex
+	numbers []int32
+	writers map[string]bool
+}
+
+func record(t *testing.T, s *stack.Stack, name string) *recorder {
+	t.Helper()
+	r := &recorder{writers: map[string]bool{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	w, err := s.Client.Watch(ctx, &appsv1.DeploymentList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for e := range w.ResultChan() {
+			d, ok := e.Object.(*appsv1.Deployment)
+			if !ok {
+				continue
+			}
+			r.mu.Lock()
+			if n := *d.Spec.Replicas; len(r.numbers) == 0 || r.numbers[len(r.numbers)-1] != n {
+				r.numbers = append(r.numbers, n)
+			}
+			for _, f := range d.ManagedFields {
+				if f.Subresource == "scale" {
+					r.writers[f.Manager] = true
+				}
+			}
+			r.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() { cancel(); w.Stop(); all.Wait() })
+	return r
+}
+
+// take returns what was recorded, and forgets it but for the last number.
+func (r *recorder) take() (numbers []int32, writers []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	numbers = slices.Clone(r.numbers)
+	for w := range r.writers {
+		writers = append(writers, w)
+	}
+	r.numbers, r.writers = r.numbers[len(r.numbers)-1:], map[string]bool{}
+	return numbers, writers
+}
+
+// The replicas follow the decision exactly through the owned HorizontalPodAutoscaler: also by one at ten and more, where
+// its own tolerance would swallow the step.
+func TestOwnedHPA(t *testing.T) {
+	b := &backend{}
+	b.set("3")
+	s := startOwned(t, b)
+	create(t, s, stack.Deployment(namespace, "web", 1, 0))
+	seen := record(t, s, "web")
+	create(t, s, byHPA("web"))
+	want := []int32{3, 10, 11, 12, 21, 22, 20, 11, 10, 2, 12}
+	for _, n := range want {
+		b.set(fmt.Sprint(n))
+		awaitReplicas(t, s, "web", n)
+	}
+	await(t, func() error { // the watch is behind the reads
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		if got := seen.numbers; len(got) <= len(want) {
+			return fmt.Errorf("the replicas were %d", got)
+		}
+		return nil
+	})
+	numbers, writers := seen.take()
+	if !slices.Equal(numbers, append([]int32{1}, want...)) {
+		t.Errorf("the replicas were %d, want exactly %d", numbers, want)
+	}
+	if slices.ContainsFunc(writers, func(w string) bool { return strings.Contains(w, "gpupilot") }) {
+		t.Errorf("scaled by %q, want the HPA controller only", writers)
+	}
+	t.Logf("replicas %d, written by %q", numbers, writers)
+	able(t, s, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
+
+	// The spec bounds it, and what others change in it is put back.
+	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"maxReplicas":25}}`)
+	kept := func(what string) {
+		t.Helper()
+		await(t, func() error {
+			h, err := owned(t, s, "gpupilot-web")
+			if err != nil {
+				return err
+			}
+			m := h.Spec.Metrics[0].External
+			if len(h.Spec.Metrics) != 1 || m == nil || h.Spec.MaxReplicas != 25 || m.Metric.Selector.MatchLabels["gpuautoscaler"] != "web" || h.Spec.Behavior.ScaleUp.Tolerance.Sign() != 0 || len(h.OwnerReferences) != 1 {
+				return fmt.Errorf("%s: %+v", what, h)
+			}
+			return nil
+		})
+	}
+	kept("another maximum")
+	patch(t, s, &autoscalingv2.HorizontalPodAutoscaler{}, "gpupilot-web", `{"spec":{"maxReplicas":13,"behavior":{"scaleUp":{"tolerance":"500m"}}}}`)
+	kept("edited by others")
+	patch(t, s, &autoscalingv2.HorizontalPodAutoscaler{}, "gpupilot-web", `{"metadata":{"ownerReferences":null}}`)
+	kept("without its owner")
+	first, err := owned(t, s, "gpupilot-web")
+	if err != nil || s.Client.Delete(t.Context(), first) != nil {
+		t.Fatal("cannot delete it: ", err)
+	}
+	kept("deleted by others")
+
+	// A restarted controller knows its own.
+	s.StopController()
+	patch(t, s, &autoscalingv2.HorizontalPodAutoscaler{}, "gpupilot-web", `{"spec":{"maxReplicas":13}}`)
+	if err := s.StartController(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kept("edited while the controller was away")
+	b.set("14")
+	awaitReplicas(t, s, "web", 14)
+
+	// To Scale and back, while the load changes: one writer at a time, and no dip.
+	_, _ = seen.take()
+	b.set("16")
+	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"Scale"}}`)
+	await(t, func() error {
+		_, err := owned(t, s, "gpupilot-web")
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the HorizontalPodAutoscaler is not deleted: %w", err)
+		}
+		return nil
+	})
+	awaitReplicas(t, s, "web", 16)
+	b.set("17")
+	awaitReplicas(t, s, "web", 17)
+	numbers, writers = seen.take()
+	t.Logf("to Scale: replicas %d, written by %q", numbers, writers)
+	if slices.Min(numbers) < 14 {
+		t.Errorf("a dip: %d", numbers)
+	}
+	able(t, s, "web", "Able", "is scaled by this GPUAutoscaler")
+	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
+	b.set("18")
+	awaitReplicas(t, s, "web", 18)
+	kept("created again")
+	b.set("20")
+	awaitReplicas(t, s, "web", 20)
+	if numbers, _ = seen.take(); !slices.IsSorted(numbers) {
+		t.Errorf("a dip on the way back: %d", numbers)
+	}
+
+	// Without the metric nothing is scaled, and a condition says what to do.
+	a, err := aggregator.NewForConfig(s.REST)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.ApiregistrationV1().APIServices().Delete(t.Context(), "v1beta1.external.metrics.k8s.io", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.set("5")
+	able(t, s, "web", "HPAReadsNoMetric", "externalMetrics.enabled")
+	if n, err := s.Replicas(t.Context(), namespace, "web"); err != nil || n != 20 {
+		t.Errorf("%d replicas without the metric, %v", n, err)
+	}
+	able(t, s, "web", "Able", "") // the controller has registered it again
+	awaitReplicas(t, s, "web", 5)
+
+	// It goes with the GPUAutoscaler.
+	if err := s.Client.Delete(t.Context(), byHPA("web")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() error {
+		if _, err := owned(t, s, "gpupilot-web"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is left: %w", err)
+		}
+		return nil
+	})
+}
+
+// A tenant's HorizontalPodAutoscaler is a rival, whatever it says of itself, and is never changed.
+func TestForgedHPA(t *testing.T) {
+	b := &backend{}
+	b.set("3")
+	s := startOwned(t, b)
+	create(t, s, stack.Deployment(namespace, "web", 1, 0))
+	create(t, s, stack.Deployment(namespace, "other", 1, 0))
+	a := byHPA("web")
+	a.Spec.Actuation = v1alpha1.ActuationAdvise
+	create(t, s, a)
+	forged := hpa("web", 2, "made-up", nil, "1")
+	forged.Name = "gpupilot-web"
+	forged.Labels = map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"}
+	forged.OwnerReferences = []metav1.OwnerReference{{APIVersion: "gpupilot.dev/v1alpha1", Kind: "GPUAutoscaler", Name: "web", UID: a.UID, Controller: new(true)}}
+	unchanged := func() {
+		t.Helper()
+		got, err := owned(t, s, forged.Name)
+		if err != nil || got.UID != forged.UID || got.Spec.Metrics[0].External.Metric.Name != forged.Spec.Metrics[0].External.Metric.Name || got.Spec.ScaleTargetRef != forged.Spec.ScaleTargetRef {
+			t.Errorf("the forged HorizontalPodAutoscaler was changed: %+v, %v", got, err)
+		}
+	}
+	remove := func(o client.Object) {
+		t.Helper()
+		if err := s.Client.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// Of our name, before ours is there: of the same target, and of another one.
+	create(t, s, forged)
+	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
+	able(t, s, "web", "OwnedByAnother", "HorizontalPodAutoscaler gpupilot-web")
+	unchanged()
+	remove(forged)
+	able(t, s, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
+	awaitReplicas(t, s, "web", 3)
+
+	// A copy of ours, of another name: ours goes, and the copy stays.
+	ours, err := owned(t, s, "gpupilot-web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged = ours.DeepCopy()
+	forged.Name, forged.ResourceVersion, forged.UID = "copy", "", ""
+	create(t, s, forged)
+	able(t, s, "web", "OwnedByAnother", "HorizontalPodAutoscaler copy")
+	unchanged()
+	await(t, func() error {
+		if _, err := owned(t, s, "gpupilot-web"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("ours is left: %w", err)
+		}
+		return nil
+	})
+	remove(forged)
+	able(t, s, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
+
+	// Our name is taken for another target.
+	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"Scale"}}`)
+	await(t, func() error {
+		if _, err := owned(t, s, "gpupilot-web"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("ours is left: %w", err)
+		}
+		return nil
+	})
+	forged = hpa("other", 2, "made-up", nil, "1")
+	forged.Name = "gpupilot-web"
+	create(t, s, forged)
+	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
+	able(t, s, "web", "HPANotKept", "HorizontalPodAutoscaler gpupilot-web is not owned by this GPUAutoscaler")
+	unchanged()
+	if n, err := s.Replicas(t.Context(), namespace, "web"); err != nil || n != 3 {
+		t.Errorf("%d replicas, %v", n, err)
+	}
+}
