@@ -40,10 +40,13 @@ func TestCounts(t *testing.T) {
 func TestCosts(t *testing.T) {
 	usd, zero := 4.0, 0.0
 	held := []Owner{{Namespace: "a", Pod: "p"}}
-	v := View{MaxAge: time.Second, Nodes: []Node{{Name: "n1", Pool: "x", GPUs: []GPU{
-		{UUID: "1", Utilization: &usd, Owners: held, USDPerHour: &usd}, {UUID: "2", Utilization: &zero, Owners: held, USDPerHour: &usd},
+	priced := []GPU{
+		{UUID: "1", Utilization: &usd, Owners: held, USDPerHour: &usd},
+		{UUID: "2", Utilization: &zero, Owners: held, USDPerHour: &usd},
 		{UUID: "3", Utilization: &zero, USDPerHour: &usd},
-	}}, {Name: "n2", Pool: "y", GPUs: []GPU{{UUID: "4", Utilization: &zero, Owners: held}}}}}
+	}
+	others := []GPU{{UUID: "4", Utilization: &zero, Owners: held}}
+	v := View{MaxAge: time.Second, Nodes: []Node{{Name: "n1", Pool: "x", GPUs: priced}, {Name: "n2", Pool: "y", GPUs: others}}}
 	b := v.Bounded(v.NodeSummaries(), true)
 	want := Cost{Held: 8, Idle: 4, Unpriced: 1, IdleUnpriced: 1}
 	if got := b.Fleet.Cost; got == nil || *got != want {
