@@ -30,7 +30,7 @@ func (w *workload) restoreObjectives(a *v1alpha1.GPUAutoscaler) {
 // observed before may be about another target or spec: it is kept, and not reported.
 func (w *workload) reportObjectives(r *report) {
 	r.record = w.objectives.Record(r.at)
-	if r.obstacle.lasts() {
+	if r.blocked() {
 		return
 	}
 	startup := r.plan.Policy.Startup

@@ -234,17 +234,17 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	if st.Memory != nil {
 		st.Memory.Requests = r.record
 	}
-	if r.obstacle.lasts() || r.plan != nil && len(r.objectives) == 0 {
+	if r.blocked() || r.plan != nil && len(r.objectives) == 0 {
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionAttainable)
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionMeasured)
 	}
-	if r.obstacle.lasts() || r.plan != nil && r.plan.Policy.Drain == 0 {
+	if r.blocked() || r.plan != nil && r.plan.Policy.Drain == 0 {
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionDraining)
 	}
 	switch st.Override = base.Override; {
 	case r.bounds != nil:
 		st.Override, st.Bounds = r.bounds.Status(), r.bounds.Bounds()
-	case r.obstacle.lasts():
+	case r.obstacle.reason != reasonUnreadable:
 		for _, name := range slices.Concat(bounds.Names, []string{v1alpha1.ConditionRollout}) {
 			meta.RemoveStatusCondition(&st.Conditions, name)
 		}

@@ -320,6 +320,12 @@ func TestAnObstacleEndsTheConditionsOfAnObjective(t *testing.T) {
 		if got := have(st); !slices.Equal(got, kinds) {
 			t.Fatalf("%s: before it there are %q, want %q", name, got, kinds)
 		}
+		failed := *w.status.next // the decision is made, and cannot be written
+		failed.obstacle, failed.objectives = verdict{reasonScaleFailed, "forbidden"}, nil
+		w.reportObjectives(&failed)
+		if got := have(statusOf(&failed, st)); !slices.Equal(got, kinds) || len(failed.objectives) == 0 {
+			t.Errorf("%s: a write that fails leaves %q, want %q", name, got, kinds)
+		}
 		next := a.DeepCopy()
 		next.Generation++
 		change(r, w, next)
