@@ -28,12 +28,12 @@ import (
 // GPUAutoscaler's own is decided by its UID, which the status of the GPUAutoscaler has: whoever may create
 // HorizontalPodAutoscalers chooses names, labels and owner references.
 type HPAs struct {
-	client client.Client // reads from the cache, which has no specs but the targets
-	live   client.Reader
+	*Scaler // its client reads from the cache, which has no specs but the targets
+	live    client.Reader
 }
 
 // HPAs returns the keeper of HorizontalPodAutoscalers. live reads from the API server.
-func (s *Scaler) HPAs(live client.Reader) *HPAs { return &HPAs{s.client, live} }
+func (s *Scaler) HPAs(live client.Reader) *HPAs { return &HPAs{s, live} }
 
 // HPA is what is known of the HorizontalPodAutoscaler of one GPUAutoscaler. One goroutine uses it.
 type HPA struct {
