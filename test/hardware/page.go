@@ -5,9 +5,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,26 +21,33 @@ import (
 // page is docs/hardware.md.
 func page(c Config, done []measured, list []beside) (string, error) {
 	var out strings.Builder
-	fmt.Fprintf(&out, "# Measured on a GPU\n\n`make hardware` measured this %s.\n", device(done))
+	fmt.Fprintf(&out, "# Measured on a GPU\n\n`make hardware` measured this %s.\n\n"+
+		"It takes about eight minutes, and keeps each row in `bin/hardware/`. A run that was interrupted goes on where it\n"+
+		"ended: remove the folder to measure again. After it, this brings the calibration to\n"+
+		"[metrics.md](metrics.md#what-an-activity-is-worth):\n\n"+
+		"    go test ./internal/node/exposition -run MetricsDocument -update\n", device(done))
 	fmt.Fprint(&out, "\n## Generated and shown\n\nThe whole load, and the verdict on each source over 20, 40, 60, 80 and 100 % of it.\n\n"+
 		"| load | generated | rate | of the peak | SM clock | power | sources |\n|---|---|---|---|---|---|---|\n")
+	never := unmeasured(done)
 	for _, m := range done {
 		if m.name == "calibration" || m.name == "lag" {
 			continue
 		}
 		if s, ok := whole(m.steps); ok {
 			fmt.Fprintf(&out, "| `%s` | %s | %s | %s | %s | %s | %s |\n", m.name, generated(s), value("%.2f "+s.RateUnit, s.Rate, 1), value("%.0f %%", s.Share, 100),
-				value("%.0f MHz", s.ClockMHz, 1), value("%.0f W", s.Watts, 1), verdicts(m))
+				value("%.0f MHz", s.ClockMHz, 1), value("%.0f W", s.Watts, 1), verdicts(m, never))
 		}
 	}
-	out.WriteString(unmeasured(done))
+	for _, source := range slices.Sorted(maps.Keys(never)) {
+		fmt.Fprintf(&out, "\nNot measured: `%s` (%s).\n", source, never[source])
+	}
 	for _, m := range done {
 		if m.name != "lag" {
 			continue
 		}
 		fmt.Fprint(&out, "\n## Lag\n\nUnder a sine on the tensor cores.\n\n| source | lag | interval | verdict |\n|---|---|---|---|\n")
 		for _, r := range m.results {
-			if r.Finding == verdict.Unmeasured {
+			if never[r.Source] != "" {
 				continue
 			}
 			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", r.Source, value("%.1f s", r.Lag, 1), value("%.1f s", r.Interval, 1), r.Verdict)
@@ -71,20 +80,24 @@ func (c Config) driver() ([]byte, error) {
 	return b, os.WriteFile(file, b, 0o644)
 }
 
-// unmeasured names the sources that no row has, with the reason.
-func unmeasured(done []measured) string {
-	var out strings.Builder
-	seen := map[string]bool{}
+// unmeasured returns the sources that could be measured in no row, with the reason.
+func unmeasured(done []measured) map[string]string {
+	never := map[string]string{}
 	for _, m := range done {
 		for _, r := range m.results {
-			if r.Finding == verdict.Unmeasured && !seen[r.Source] {
-				seen[r.Source] = true
-				why, _, _ := strings.Cut(r.Detail[strings.LastIndex(r.Detail, "gpupilot-agent: ")+1:], ";")
-				fmt.Fprintf(&out, "\nNot measured: `%s` (%s).\n", r.Source, strings.TrimPrefix(why, "pupilot-agent: "))
+			if r.Finding == verdict.Unmeasured {
+				never[r.Source], _, _ = strings.Cut(strings.TrimPrefix(r.Detail, "gpupilot-agent has ended: "), ";")
 			}
 		}
 	}
-	return out.String()
+	for _, m := range done {
+		for _, r := range m.results {
+			if r.Finding != verdict.Unmeasured {
+				delete(never, r.Source)
+			}
+		}
+	}
+	return never
 }
 
 // calibrationTables are the tables of a calibration.
@@ -135,10 +148,11 @@ func generated(s load.Step) string {
 	return fmt.Sprintf("%.2f ± %.2f GB/s", *s.Generated/1e9, s.Error/1e9)
 }
 
-func verdicts(m measured) string {
+// verdicts are those of a row's sources, without those that no row has.
+func verdicts(m measured, never map[string]string) string {
 	var list []string
 	for _, r := range m.results {
-		if r.Finding != verdict.Unmeasured {
+		if never[r.Source] == "" {
 			list = append(list, fmt.Sprintf("%s: %s", r.Source, r.Verdict))
 		}
 	}
