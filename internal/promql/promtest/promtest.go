@@ -54,15 +54,14 @@ func StartWith(t *testing.T, config, past string) string {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if past != "" {
-		backfill(t, past, filepath.Join(dir, "data0"))
-	}
 	// Prometheus does not tell which port it got, so it is given one. Where another
 	// program takes that first, it is given another.
 	for attempt := range 5 {
-		address := freeAddress(t)
-		log, ready := start(t, address, program, "--config.file="+file, "--web.listen-address="+address,
-			"--storage.tsdb.path="+filepath.Join(dir, fmt.Sprint("data", attempt)))
+		address, storage := freeAddress(t), filepath.Join(dir, fmt.Sprint("data", attempt))
+		if past != "" {
+			backfill(t, past, storage)
+		}
+		log, ready := start(t, address, program, "--config.file="+file, "--web.listen-address="+address, "--storage.tsdb.path="+storage)
 		switch {
 		case ready:
 			return "http://" + address
