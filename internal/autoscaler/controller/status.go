@@ -218,6 +218,16 @@ func (s *statusWriter) write(ctx context.Context, a *v1alpha1.GPUAutoscaler, st 
 	return s.w.shared.deps.Client.Status().Patch(ctx, named, client.RawPatch(types.JSONPatchType, patch))
 }
 
+// verdict is the reason and message of a condition. An empty reason means no problem.
+type verdict struct{ reason, message string }
+
+// lasts reports whether an obstacle is there until somebody removes it: what was known of the
+// target before does not count. An API server that does not answer is none.
+func (v verdict) lasts() bool { return v.reason != "" && v.reason != reasonUnreadable }
+
+// blocked reports whether an obstacle that lasts prevented the decision, and not only what follows from it.
+func (r *report) blocked() bool { return r.decision == nil && r.obstacle.lasts() }
+
 // statusOf returns the status for a report. Conditions that did not change keep their
 // times from base.
 func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {

@@ -78,8 +78,9 @@ func (x *HPA) Status(autoscaler string) *v1alpha1.OwnedHPA {
 // Range is the bounds of a HorizontalPodAutoscaler.
 type Range struct{ Low, High int32 }
 
-// RangeOf returns bounds, which are those in force, that include the decided replicas: beyond its bounds, a HorizontalPodAutoscaler reads no metric. A
-// budget decides below the minimum, and a drain above the maximum. At 0 replicas that somebody has set, it does nothing.
+// RangeOf returns the bounds in force, widened to include the decided replicas: beyond its bounds, a
+// HorizontalPodAutoscaler reads no metric. A budget decides below the minimum, and a drain above the maximum. At 0
+// replicas that somebody has set, it does nothing.
 func RangeOf(bounds interface{ Range() (low, high int32) }, decided int32) Range {
 	low, high := bounds.Range()
 	if decided > 0 {
