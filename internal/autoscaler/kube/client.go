@@ -23,9 +23,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
@@ -70,7 +72,9 @@ type Clients struct {
 	Leases    coordinationv1client.LeasesGetter
 
 	http     *http.Client // without a time-out: for watches
-	decoding turn         // of large objects of watches
+	scheme   *runtime.Scheme
+	decoder  runtime.Decoder // of objects of scheme, and of errors of the API server
+	decoding turn            // of large objects of watches
 	timeout  time.Duration
 	trusted  func(namespace string) bool
 	running  sync.WaitGroup // of the watches without an informer
@@ -84,15 +88,16 @@ func Connect(cfg Config) (*Clients, error) {
 	if err != nil {
 		return nil, err
 	}
-	decoding := newTurn()
-	rc.Wrap(func(next http.RoundTripper) http.RoundTripper { return endLargeWatches{next, decoding} })
 	httpClient, err := rest.HTTPClientFor(rc)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", rc.Host, err)
 	}
 	boundBuffers(httpClient.Transport)
+	scheme := Scheme()
 	c := &Clients{
-		Config: rc, http: httpClient, decoding: decoding, timeout: cmp.Or(cfg.Timeout, 15*time.Second),
+		Config: rc, http: httpClient, decoding: newTurn(), scheme: scheme,
+		decoder: runtime.WithoutVersionDecoder{Decoder: serializer.NewCodecFactory(scheme).UniversalDeserializer()},
+		timeout: cmp.Or(cfg.Timeout, 15*time.Second),
 		trusted: cfg.Trusted, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
 	}
 	if c.Mapper, err = apiutil.NewDynamicRESTMapper(rc, c.limit(httpClient)); err != nil {
@@ -140,7 +145,7 @@ func (c *Clients) buildUrgent(rc *rest.Config) error {
 
 // pair makes a client that reads from the cache, and one that does not.
 func (c *Clients) pair(rc *rest.Config, httpClient *http.Client) (cached, live client.Client, err error) {
-	o := client.Options{HTTPClient: c.limit(httpClient), Scheme: Scheme(), Mapper: c.Mapper}
+	o := client.Options{HTTPClient: c.limit(httpClient), Scheme: c.scheme, Mapper: c.Mapper}
 	if live, err = client.New(rc, o); err == nil {
 		o.Cache = &client.CacheOptions{Reader: c.Cache}
 		cached, err = client.New(rc, o)
@@ -152,9 +157,10 @@ func (c *Clients) pair(rc *rest.Config, httpClient *http.Client) (cached, live c
 }
 
 func (c *Clients) buildClients(rc *rest.Config, httpClient *http.Client, gpuResources []string) (err error) {
+	slim := Slim(gpuResources)
 	c.Cache, err = cache.New(rc, cache.Options{
-		HTTPClient: httpClient, Scheme: Scheme(), Mapper: c.Mapper,
-		DefaultTransform: Slim(gpuResources), // per-kind options (ByObject) would send requests to the API server here
+		HTTPClient: httpClient, Scheme: c.scheme, Mapper: c.Mapper,
+		DefaultTransform: slim, NewInformer: c.newInformer(slim), // per-kind options (ByObject) would send requests to the API server here
 		DefaultWatchErrorHandler: func(ctx context.Context, r *toolscache.Reflector, err error) {
 			c.log.Debug("watch failed, restarting it", "kind", r.TypeDescription(), "err", err)
 		},
@@ -195,7 +201,7 @@ func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme,
-		coordinationv1.AddToScheme, eventsv1.AddToScheme, policyv1.AddToScheme, resourcev1.AddToScheme, v1alpha1.AddToScheme,
+		coordinationv1.AddToScheme, eventsv1.AddToScheme, policyv1.AddToScheme, resourcev1.AddToScheme, v1alpha1.AddToScheme, metav1.AddMetaToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err) // two types with the same name: a bug in this program

@@ -3,7 +3,6 @@
 package kube
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -200,7 +199,7 @@ func (c *Clients) watchCustom(ctx context.Context, gvk schema.GroupVersionKind, 
 	lw := toolscache.NewListWatchFromClient(rc, resource, metav1.NamespaceAll, fields.Everything())
 	lw.WatchFuncWithContext = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 		options.Watch = true
-		return c.stream(ctx, rc.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec))
+		return c.stream(ctx, rc.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec), c.decodeCustom)
 	}
 	list := lw.ListWithContextFunc
 	lw.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -224,67 +223,13 @@ func (c *Clients) watchCustom(ctx context.Context, gvk schema.GroupVersionKind, 
 	}
 }
 
-// stream is a watch whose events are decoded from the lines of the answer, one by one. The
-// one of client-go keeps several buffers of the size of the largest object.
-type stream struct {
-	events chan watch.Event
-	stop   context.CancelFunc
-}
-
-// ResultChan implements watch.Interface.
-func (s *stream) ResultChan() <-chan watch.Event { return s.events }
-
-// Stop implements watch.Interface.
-func (s *stream) Stop() { s.stop() }
-
-// stream starts a watch.
-func (c *Clients) stream(ctx context.Context, request *rest.Request) (watch.Interface, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	body, err := request.Stream(ctx)
-	if err != nil {
-		cancel()
-		return nil, err
+// decodeCustom decodes the object of an event, and drops what slimCustom drops.
+func (c *Clients) decodeCustom(kind watch.EventType, raw []byte) (runtime.Object, error) {
+	x := &custom{}
+	if err := json.Unmarshal(raw, x); err != nil || kind == watch.Bookmark {
+		return x, err
 	}
-	s := &stream{events: make(chan watch.Event), stop: cancel}
-	c.running.Go(func() {
-		defer close(s.events)
-		defer body.Close() //nolint:errcheck // of a read
-		for r := bufio.NewReader(body); ; {
-			line, err := r.ReadBytes('\n')
-			if err != nil {
-				return
-			}
-			select {
-			case s.events <- c.eventOf(ctx, line):
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	return s, nil
-}
-
-// eventOf decodes one line of a watch.
-func (c *Clients) eventOf(ctx context.Context, line []byte) watch.Event {
-	if len(line) > largeFrame {
-		defer c.decoding.take(ctx)()
-	}
-	var event struct {
-		Type   watch.EventType
-		Object custom
-	}
-	if err := json.Unmarshal(line, &event); err != nil {
-		return watch.Event{Type: watch.Error, Object: &apierrors.NewInternalError(fmt.Errorf("decode a watch: %w", err)).ErrStatus}
-	}
-	switch event.Type {
-	case watch.Error:
-		var failed struct{ Object metav1.Status }
-		_ = json.Unmarshal(line, &failed) // an empty status is an error, too
-		return watch.Event{Type: watch.Error, Object: &failed.Object}
-	case watch.Bookmark:
-		return watch.Event{Type: event.Type, Object: &event.Object}
-	}
-	return watch.Event{Type: event.Type, Object: slimCustom(&event.Object, c.maxSpec(event.Object.Namespace))}
+	return slimCustom(x, c.maxSpec(x.Namespace)), nil
 }
 
 // customClient returns a client that decodes objects of a kind as custom, and the name of

@@ -3,6 +3,8 @@
 package kube
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -21,8 +23,7 @@ import (
 
 // event is a line of a watch about an object.
 func event(kind watch.EventType, name, labels, spec string) []byte {
-	return fmt.Appendf(nil, `{"type":%q,"object":{"apiVersion":"a/v1","kind":"K","metadata":{"namespace":"ns","name":%q,"uid":"u","generation":3,
-"annotations":{"a":"b"},"labels":%s},"spec":%s,"status":{"x":1}}}`, kind, name, labels, spec)
+	return fmt.Appendf(nil, `{"type":%q,"object":{"apiVersion":"a/v1","kind":"K","metadata":{"namespace":"ns","name":%q,"uid":"u","generation":3,"annotations":{"a":"b"},"labels":%s},"spec":%s,"status":{"x":1}}}`, kind, name, labels, spec)
 }
 
 // Of the annotations, those by which KEDA pauses are kept, in few bytes.
@@ -50,7 +51,7 @@ func TestCustomStore(t *testing.T) {
 		AddFunc: func(obj any) { tell("add", obj) }, UpdateFunc: func(_, obj any) { tell("update", obj) }, DeleteFunc: func(obj any) { tell("delete", obj) },
 	}}
 	object := func(name, labels, spec string) any {
-		return c.eventOf(t.Context(), event(watch.Added, name, labels, spec)).Object
+		return eventOf(t, c, event(watch.Added, name, labels, spec)).Object
 	}
 	want := func(lines ...string) {
 		t.Helper()
@@ -91,22 +92,35 @@ func TestCustomStore(t *testing.T) {
 	}
 }
 
+// eventOf decodes a line of a watch of a kind without a Go type.
+func eventOf(t *testing.T, c *Clients, line []byte) watch.Event {
+	t.Helper()
+	c.decoder = schemeDecoder()
+	e, err := c.nextEvent(t.Context(), bufio.NewReader(bytes.NewReader(append(line, '\n'))), c.decodeCustom)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // The lines of a watch that are no objects are what the API server says, or errors.
 func TestLinesOfAWatch(t *testing.T) {
 	c := &Clients{trusted: func(namespace string) bool { return namespace == "ns" }}
-	e := c.eventOf(t.Context(), []byte(`{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`))
+	e := eventOf(t, c, []byte(`{"type":"ERROR","object":{"apiVersion":"v1","kind":"Status","code":410,"reason":"Expired"}}`))
 	if s, ok := e.Object.(*metav1.Status); !ok || e.Type != watch.Error || s.Code != 410 {
 		t.Errorf("%+v", e)
 	}
-	e = c.eventOf(t.Context(), []byte(`{"type":"BOOKMARK","object":{"kind":"K","metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}`))
+	e = eventOf(t, c, []byte(`{"type":"BOOKMARK","object":{"kind":"K","metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}`))
 	if x, ok := e.Object.(*custom); !ok || e.Type != watch.Bookmark || x.ResourceVersion != "7" || x.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
 		t.Errorf("%+v", e)
 	}
-	if e = c.eventOf(t.Context(), []byte("{")); e.Type != watch.Error {
-		t.Errorf("%+v", e)
+	for _, line := range []string{"{", `{"type":"ERROR","object":{}}`, `{"type":"ADDED","object":[]}`, `{"type":"ADDED"}`} {
+		if e = eventOf(t, c, []byte(line)); e.Type != watch.Error {
+			t.Errorf("%s: %+v", line, e)
+		}
 	}
 	large := fmt.Sprintf(`{"n":%q}`, strings.Repeat("x", maxSpec))
-	if x := c.eventOf(t.Context(), event(watch.Modified, "a", "{}", large)).Object.(*custom); len(x.Spec) != len(large) {
+	if x := eventOf(t, c, event(watch.Modified, "a", "{}", large)).Object.(*custom); len(x.Spec) != len(large) {
 		t.Errorf("of a trusted namespace %d bytes are read", len(x.Spec))
 	}
 }
