@@ -4,14 +4,18 @@ package kube
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,7 +30,7 @@ import (
 
 // receiveBuffer is the most bytes of an answer that wait to be read. With Go's 4 MiB, the
 // watches together keep more than 50 MiB of large objects while one is decoded.
-const receiveBuffer = 256 << 10
+const receiveBuffer = 64 << 10
 
 // boundBuffers sets receiveBuffer. It must be called before the first request.
 func boundBuffers(rt http.RoundTripper) {
@@ -113,23 +117,34 @@ func (c *Clients) stream(ctx context.Context, request *rest.Request, decode func
 	return s, nil
 }
 
+// buffers hold events while they are decoded. Nothing that is decoded refers to them.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
 // nextEvent reads and decodes an event. An error means that the answer has ended.
 func (c *Clients) nextEvent(ctx context.Context, r *bufio.Reader, decode func(kind watch.EventType, raw []byte) (runtime.Object, error)) (watch.Event, error) {
 	head, err := r.Peek(1)
 	if err != nil {
 		return watch.Event{}, err
 	}
-	var event metav1.WatchEvent
+	text := buffers.Get().(*bytes.Buffer) //nolint:errcheck,forcetypeassert // New's
+	defer buffers.Put(text)
+	text.Reset()
+	var kind string
+	var raw []byte
 	var failed error
 	if head[0] == '{' {
-		line, err := r.ReadBytes('\n')
-		if err != nil {
+		if err := readLine(r, text); err != nil {
 			return watch.Event{}, err
 		}
-		if len(line) > largeFrame {
+		if text.Len() > largeFrame {
 			defer c.decoding.take(ctx)()
 		}
-		failed = json.Unmarshal(line, &event)
+		var event struct {
+			Type   string
+			Object json.RawMessage
+		}
+		failed = json.Unmarshal(text.Bytes(), &event)
+		kind, raw = event.Type, event.Object
 	} else {
 		var length [4]byte
 		if _, err := io.ReadFull(r, length[:]); err != nil {
@@ -142,25 +157,99 @@ func (c *Clients) nextEvent(ctx context.Context, r *bufio.Reader, decode func(ki
 		if n > largeFrame {
 			defer c.decoding.take(ctx)()
 		}
-		message := make([]byte, n)
-		if _, err := io.ReadFull(r, message); err != nil {
+		if _, err := io.CopyN(text, r, int64(n)); err != nil {
 			return watch.Event{}, err
 		}
-		failed = event.Unmarshal(message)
+		kind, raw, failed = parts(text.Bytes())
 	}
-	kind := watch.EventType(event.Type)
 	var obj runtime.Object
 	switch {
 	case failed != nil:
-	case kind == watch.Error:
-		obj, _, failed = c.decoder.Decode(event.Object.Raw, nil, nil)
+	case kind == string(watch.Error):
+		obj, _, failed = c.decoder.Decode(raw, nil, nil)
 	default:
-		obj, failed = decode(kind, event.Object.Raw)
+		obj, failed = decode(watch.EventType(kind), raw)
 	}
 	if failed != nil {
-		kind, obj = watch.Error, &apierrors.NewInternalError(fmt.Errorf("decode a watch: %w", failed)).ErrStatus
+		kind, obj = string(watch.Error), &apierrors.NewInternalError(fmt.Errorf("decode a watch: %w", failed)).ErrStatus
 	}
-	return watch.Event{Type: kind, Object: obj}, nil
+	return watch.Event{Type: watch.EventType(kind), Object: obj}, nil
+}
+
+// readLine reads a line.
+func readLine(r *bufio.Reader, text *bytes.Buffer) error {
+	for {
+		part, err := r.ReadSlice('\n')
+		text.Write(part)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return err
+		}
+		if text.Len() > maxFrame {
+			return fmt.Errorf("an event of more than %d bytes", maxFrame)
+		}
+	}
+}
+
+// parts returns the type of a message, which is a metav1.WatchEvent, and its object.
+func parts(message []byte) (kind string, raw []byte, err error) {
+	name, err := field(message, 1)
+	if err != nil {
+		return "", nil, err
+	}
+	extension, err := field(message, 2)
+	if err != nil {
+		return "", nil, err
+	}
+	raw, err = field(extension, 1)
+	return string(name), raw, err
+}
+
+// field returns a field of a message, whose type is bytes, text or a message; nil: it has
+// none.
+func field(message []byte, want protowire.Number) (value []byte, err error) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return nil, protowire.ParseError(n)
+		}
+		message = message[n:]
+		if number == want && kind == protowire.BytesType {
+			value, n = protowire.ConsumeBytes(message)
+		} else {
+			n = protowire.ConsumeFieldValue(number, kind, message)
+		}
+		if n < 0 {
+			return nil, protowire.ParseError(n)
+		}
+		message = message[n:]
+	}
+	return value, nil
+}
+
+// protobufMagic begins an object in protobuf: a runtime.Unknown follows.
+var protobufMagic = []byte("k8s\x00")
+
+// decodeObject decodes an object of a kind. It does what the protobuf serializer does,
+// without two copies of the object.
+func (c *Clients) decodeObject(gvk schema.GroupVersionKind, raw []byte) (runtime.Object, error) {
+	unknown, ok := bytes.CutPrefix(raw, protobufMagic)
+	if !ok {
+		obj, _, err := c.decoder.Decode(raw, nil, nil)
+		return obj, err
+	}
+	obj, err := c.scheme.New(gvk)
+	if err != nil {
+		return nil, err
+	}
+	message, err := field(unknown, 2)
+	if err != nil {
+		return nil, err
+	}
+	x, ok := obj.(interface{ Unmarshal(message []byte) error })
+	if !ok {
+		return nil, fmt.Errorf("%s has no protobuf", gvk)
+	}
+	return obj, x.Unmarshal(message)
 }
 
 // newInformer makes an informer of a kind with a Go type, or of the metadata of one. Its
@@ -169,8 +258,12 @@ func (c *Clients) newInformer(slim toolscache.TransformFunc) func(toolscache.Lis
 	return func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
 		list, ok := lw.(*toolscache.ListWatch)
 		if request, gvk, err := c.watchRequest(obj); ok && err == nil { // else: client-go's
+			sent := gvk
+			if _, ok := obj.(*metav1.PartialObjectMetadata); ok {
+				sent = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
+			}
 			decode := func(kind watch.EventType, raw []byte) (runtime.Object, error) {
-				obj, _, err := c.decoder.Decode(raw, nil, nil)
+				obj, err := c.decodeObject(sent, raw)
 				if err != nil {
 					return nil, err
 				}
