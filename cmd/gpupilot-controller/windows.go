@@ -12,9 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/promql/backfill"
@@ -107,7 +107,7 @@ func (p *program) makeHistory() (err error) {
 
 // recorded are the metrics of which the history keeps minutes.
 func recorded() []history.Family {
-	return slices.Concat(controller.Recorded(), usage.Recorded())
+	return slices.Concat(meters.Recorded(), usage.Recorded())
 }
 
 // makeSeries makes the storage that PromQL reads: the series of the windows.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -78,7 +79,7 @@ func (w *workload) actuate(r *report, at *attempt) {
 			w.recordFailure(r, err)
 			return
 		}
-		w.shared.meters.writes.WithLabelValues("conflict").Inc()
+		w.shared.meters.RecordWrite(meters.Conflict)
 		if !w.decideAgain(ctx, r, at) {
 			return
 		}
@@ -96,7 +97,7 @@ func (w *workload) isUpToDate(ctx context.Context, r *report) bool {
 	case err == nil && sameSpec(current, r.object) && current.DeletionTimestamp == nil:
 		return true
 	case err == nil, apierrors.IsNotFound(err):
-		w.shared.meters.writes.WithLabelValues("outdated").Inc()
+		w.shared.meters.RecordWrite(meters.Outdated)
 		w.shared.deps.Log.Debug("object changed or deleted, not scaling from the cached version", "gpuautoscaler", w.key.String())
 	default:
 		w.recordFailure(r, fmt.Errorf("read GPUAutoscaler %s: %w", w.key, err))
@@ -128,9 +129,9 @@ func (w *workload) recordScaled(r *report, measured time.Time) {
 	d, t := r.decision, r.target
 	w.backoff = backoff{}
 	w.scaledAt = now
-	w.shared.meters.recordScale(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
+	w.shared.meters.RecordScale(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
 	w.mu.Lock()
-	w.measures.recordScale(d, now)
+	w.metered.RecordScale(d, now)
 	w.mu.Unlock()
 	sentence := d.Sentence()
 	w.shared.deps.Log.Info("scaled", "gpuautoscaler", w.key.String(), "target", t.String(),
@@ -145,7 +146,7 @@ func (w *workload) recordFailure(r *report, err error) {
 	if w.ctx.Err() != nil {
 		return // shutting down
 	}
-	w.shared.meters.writes.WithLabelValues("error").Inc()
+	w.shared.meters.RecordWrite(meters.Failed)
 	w.backoff.extend(r.at, err.Error())
 	r.obstacle = verdict{reasonScaleFailed, err.Error()}
 	if w.backoff.failures == 1 {

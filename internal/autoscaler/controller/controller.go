@@ -27,6 +27,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/drain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
@@ -110,7 +111,7 @@ type shared struct {
 	deps    Deps
 	rivals  *target.Rivals
 	audit   *trust.Audit
-	meters  *meters
+	meters  *meters.Meters
 	recent  shown.Log
 	asked   explain.Asked
 	limits  limits
@@ -169,9 +170,9 @@ func New(cfg Config, deps Deps) *Controller {
 	c.audit = trust.NewAudit(trust.AuditDeps{
 		Store: deps.Store, Pods: deps.Pods, Devices: deps.Devices, Record: c.recordContradiction, Log: deps.Log,
 	})
-	c.meters = newMeters(deps.Leading, c.allWorkloads, func() int { return len(c.discovered.Load().Excess) })
+	c.meters = meters.New(meters.Deps{Leading: deps.Leading, Each: c.eachMetered, Excess: func() int { return len(c.discovered.Load().Excess) }})
 	if deps.Metrics != nil {
-		c.meters.register(deps.Metrics)
+		c.meters.Register(deps.Metrics)
 		deps.Metrics.MustRegister(deps.Devices, c.audit)
 	}
 	return c

@@ -39,8 +39,8 @@ func (c *Controller) DesiredReplicas(namespace, name string) (DesiredReplicas, e
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.counts.ok {
-		return DesiredReplicas{w.counts.desired, w.counts.at}, nil
+	if w.metered.Counts.OK {
+		return DesiredReplicas{w.metered.Counts.Desired, w.metered.Counts.At}, nil
 	}
 	return DesiredReplicas{}, fmt.Errorf("%w: GPUAutoscaler %s/%s makes no decision now%s", usage.ErrNoValue, namespace, name, w.obstacle())
 }
@@ -48,8 +48,8 @@ func (c *Controller) DesiredReplicas(namespace, name string) (DesiredReplicas, e
 // obstacle returns the reason why there is no decision, from the conditions. w.mu is
 // held.
 func (w *workload) obstacle() string {
-	for i := range w.conditions {
-		if c := &w.conditions[i]; c.Status == metav1.ConditionFalse {
+	for i := range w.metered.Conditions {
+		if c := &w.metered.Conditions[i]; c.Status == metav1.ConditionFalse {
 			return ": " + c.Message
 		}
 	}

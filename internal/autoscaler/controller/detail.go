@@ -38,7 +38,7 @@ func (c *Controller) Workload(namespace, name string) (out view.WorkloadDetail, 
 	}
 	out.Time, out.MaxAge = time.Now(), c.cfg.MaxAge
 	w.mu.Lock()
-	out.Workload, out.Conditions, out.Spans = w.shown, shown.Conditions(w.conditions), w.spans.List()
+	out.Workload, out.Conditions, out.Spans = w.shown, shown.Conditions(w.metered.Conditions), w.spans.List()
 	if d := out.Workload.Decision; d != nil {
 		x := *d
 		x.Inputs = w.inputs

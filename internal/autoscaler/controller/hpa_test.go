@@ -46,7 +46,7 @@ func TestPassActuatesByHPA(t *testing.T) {
 		now = now.Add(time.Second)
 		r.utilization(now, 90, r.pods.Pods...)
 		w.pass(now)
-		return *meta.FindStatusCondition(w.conditions, v1alpha1.ConditionAbleToScale)
+		return *meta.FindStatusCondition(w.metered.Conditions, v1alpha1.ConditionAbleToScale)
 	}
 	hpa := func() (*autoscalingv2.HorizontalPodAutoscaler, error) {
 		var h autoscalingv2.HorizontalPodAutoscaler

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
 	"github.com/gpupilot/gpupilot/internal/window/history"
@@ -175,7 +176,7 @@ func TestARecalledLieCostsItsOwnWorkload(t *testing.T) {
 	store := history.New(history.Config{})
 	for i := range 60 {
 		var row []history.Value
-		for k, m := range newSignalMetrics(&mustCompile(t, promised("liar")).Policy)[0].tokens {
+		for k, m := range meters.NamesOf(&mustCompile(t, promised("liar")).Policy)[0].Tokens {
 			row = append(row, history.Reading(m, []float64{1e30, -5, 1e11, 7}[(i+k)%4]))
 		}
 		if err := store.Append(history.Workload{Namespace: "ns", Kind: history.KindAutoscaler, Name: "liar"}, now.Add(time.Duration(i-60)*time.Minute), row); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/window/history"
@@ -94,7 +95,7 @@ func TestRequestRatesNeedAllServingPods(t *testing.T) {
 
 // recordedFamily returns the family of a name; nil: the history has none.
 func recordedFamily(name string) *history.Family {
-	all := slices.Concat(Recorded(), usage.Recorded())
+	all := slices.Concat(meters.Recorded(), usage.Recorded())
 	if i := slices.IndexFunc(all, func(f history.Family) bool { return f.Name == name }); i >= 0 {
 		return &all[i]
 	}
@@ -172,12 +173,13 @@ func TestTheHistoryContinuesTheSeriesOfMetrics(t *testing.T) {
 	w := r.add(autoscaler("web"))
 	w.pass(r.now)
 	w.mu.Lock() // as with a preset
-	w.measures.signals[0].requests, w.measures.signals[0].prompt, w.measures.signals[0].output = 2.5, 4000, 600
-	w.recordReading(&report{plan: w.plan.Load(), at: r.now, decision: &scale.Decision{Current: w.counts.current, Replicas: w.counts.desired, Serving: w.counts.serving, Starting: w.counts.starting, Unschedulable: w.counts.unschedulable}})
+	w.metered.Signals[0].Requests, w.metered.Signals[0].Prompt, w.metered.Signals[0].Output = 2.5, 4000, 600
+	n := w.metered.Counts
+	w.recordReading(&report{plan: w.plan.Load(), at: r.now, decision: &scale.Decision{Current: n.Current, Replicas: n.Desired, Serving: n.Serving, Starting: n.Starting, Unschedulable: n.Unschedulable}})
 	w.mu.Unlock()
 	r.sample(r.now)
-	w.measures.sampled.sums = append(w.measures.sampled.sums, podsSum{"vllm:num_requests_waiting", 7})
-	w.recordMinute(r.now, []history.Value{history.Reading(history.NewMetric(podsSumName, "metric", "vllm:num_requests_waiting"), 7)})
+	w.metered.Sampled.Sums = append(w.metered.Sampled.Sums, meters.Sum{Metric: "vllm:num_requests_waiting", Value: 7})
+	w.recordMinute(r.now, w.metered.SampledReadings())
 	aggregates.Pass(r.now)
 	shown := shownSeries(t, r.meters, aggregates)
 	recorded := continued(t, minutes)

@@ -8,12 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
-	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 )
 
@@ -45,6 +46,17 @@ func (c *Controller) allWorkloads() []*workload {
 	return out
 }
 
+// eachMetered calls yield for what /metrics shows of each GPUAutoscaler.
+func (c *Controller) eachMetered(yield func(types.NamespacedName, *meters.Workload)) {
+	for _, w := range c.allWorkloads() {
+		w.mu.Lock()
+		f := w.flaws.Load()
+		w.metered.MalformedSpec, w.metered.MalformedStatus = f.spec != nil, f.status != nil
+		yield(w.key, &w.metered)
+		w.mu.Unlock()
+	}
+}
+
 // sample counts the GPUs of all GPUAutoscalers, and reads the parts of their signals.
 func (c *Controller) sample(now time.Time) {
 	for _, w := range c.allWorkloads() {
@@ -67,13 +79,9 @@ func (c *Controller) sample(now time.Time) {
 			}
 		}
 		w.mu.Lock()
-		w.measures.sampled = sampledMeasures{at: now, gpus: allocated}
+		w.metered.Sampled = meters.Sampled{At: now, GPUs: allocated}
 		w.sampleTerms(now, serving)
-		readings := []history.Value{history.Reading(gpusName, float64(allocated))}
-		for _, x := range w.measures.sampled.sums {
-			readings = append(readings, history.Reading(history.NewMetric(podsSumName, "metric", x.metric), x.value))
-		}
-		w.recordMinute(now, readings)
+		w.recordMinute(now, w.metered.SampledReadings())
 		w.mu.Unlock()
 	}
 }
@@ -92,8 +100,8 @@ func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
 			continue
 		}
 		for _, term := range p.Sources[i].Terms {
-			name := excerpt.Of(term[0].Key(), maxSignalName)
-			if w.measures.sampled.has(name) {
+			name := excerpt.Of(term[0].Key(), meters.MaxSignalName)
+			if w.metered.Sampled.Has(name) {
 				continue // of another signal
 			}
 			total := 0.0
@@ -106,7 +114,7 @@ func (w *workload) sampleTerms(now time.Time, serving []*corev1.Pod) {
 				total += s.Value
 			}
 			if !math.IsNaN(total) {
-				w.measures.sampled.sums = append(w.measures.sampled.sums, podsSum{name, total})
+				w.metered.Sampled.Sums = append(w.metered.Sampled.Sums, meters.Sum{Metric: name, Value: total})
 			}
 		}
 	}

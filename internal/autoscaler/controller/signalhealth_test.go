@@ -83,7 +83,7 @@ func TestOutageIsNotReportedAgainByANewLeader(t *testing.T) {
 func TestConditionsAreMetered(t *testing.T) {
 	r, w := loaded(t, 60)
 	reg := prometheus.NewRegistry()
-	r.meters.register(reg)
+	r.meters.Register(reg)
 	is := func(ready, able, signals string) {
 		t.Helper()
 		want := `# HELP gpupilot_autoscaler_condition Whether a condition of a GPUAutoscaler is True.

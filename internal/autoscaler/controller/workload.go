@@ -20,6 +20,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
@@ -80,16 +81,13 @@ type workload struct {
 	unkept                map[string]string // reasons of the conditions of objectives that are False, by type
 	servingSince          time.Time         // when its first replica began to serve; zero: none serves
 
-	mu         sync.Mutex
-	shown      view.Workload
-	counts     counts
-	measures   measures
-	conditions []metav1.Condition // empty before the first pass
-	reports    []objective.Report
-	history    shown.Points
-	spans      shown.Spans
-	inputs     []view.Input    // of the last decision
-	readings   []history.Value // of the last decision; reused
+	mu       sync.Mutex
+	shown    view.Workload
+	metered  meters.Workload // its Conditions are empty before the first pass
+	history  shown.Points
+	spans    shown.Spans
+	inputs   []view.Input    // of the last decision
+	readings []history.Value // of the last decision; reused
 }
 
 // flaws are the decoding errors of a stored object.
@@ -103,14 +101,7 @@ type plan struct {
 	// metrics API can serve them by name.
 	podMetrics []string
 	queries    []queries.Key // parallel to Sources; empty for other kinds
-	metrics    []signalMetrics
-}
-
-// counts are a workload's replicas for /metrics; ok is false before the first decision.
-type counts struct {
-	current, desired, serving, starting, unschedulable int32
-	at                                                 time.Time // of the decision
-	ok                                                 bool
+	metrics    []meters.SignalNames
 }
 
 func newWorkload(ctx context.Context, s *shared, route func(*workload, map[string]struct{}), a *v1alpha1.GPUAutoscaler) *workload {
@@ -278,7 +269,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		w.shared.requestDiscovery() // stops its queries and scrapes
 		return
 	}
-	p := &plan{Compiled: compiled, queries: limited, metrics: newSignalMetrics(&compiled.Policy)}
+	p := &plan{Compiled: compiled, queries: limited, metrics: meters.NamesOf(&compiled.Policy)}
 	scrapes := false
 	for i := range p.Sources {
 		p.podMetrics = append(p.podMetrics, p.Sources[i].PlainNames()...)
@@ -381,7 +372,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	w.prepareDrain(&pol, &obs, r, &units)
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)
-	w.shared.meters.recordDecision(&d, spent)
+	w.shared.meters.RecordDecision(&d, spent)
 	w.state, r.decision, r.requests = after, &d, requestRates(&obs)
 	w.objectives.Observe(&p.Compiled, pods, w.shared.deps.Store, now, pol.MaxAge)
 	w.state = w.learner.Learn(&unbounded, w.state, w.past(p), now)
@@ -473,17 +464,15 @@ func (w *workload) updateRoutes(pods []*corev1.Pod) {
 func (w *workload) publish(r *report) {
 	now, judged := viewWorkload(r), conditionsOf(r)
 	w.mu.Lock()
-	w.shown, w.conditions, w.reports = now, judged, r.objectives
+	w.shown, w.metered.Conditions, w.metered.Objectives = now, judged, r.objectives
 	w.spans.Observe(r.at, shown.SpansOf(judged, now.Schedules, r.decision))
 	if d := r.decision; d != nil {
-		w.counts = counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, r.at, true}
 		w.history.Add(d)
 		w.inputs = shown.Inputs(d)
-		w.measures.recordDecision(d, r.plan, r.requests, &r.state)
+		w.metered.RecordDecision(d, &r.plan.Policy, r.plan.metrics, r.requests, &r.state)
 		w.recordReading(r)
 	} else {
-		w.counts.ok = false
-		w.measures.rule = "" // the last decision no longer counts
+		w.metered.Undecided()
 	}
 	w.mu.Unlock()
 	w.status.enqueue(r)

@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 )
 
 // What a dashboard shows of a workload: limits, the signal against its target, the
@@ -27,7 +25,7 @@ import (
 func TestDecisionsAreMetered(t *testing.T) {
 	r, w := loaded(t, 90)
 	reg := prometheus.NewRegistry()
-	r.meters.register(reg)
+	r.meters.Register(reg)
 	is := func(name string, want ...string) {
 		t.Helper()
 		if got := seriesOf(t, reg, "gpupilot_autoscaler_"+name); !slices.Equal(got, want) {
@@ -81,10 +79,10 @@ func TestLongNamesAreDistinctOnMetrics(t *testing.T) {
 	r.pods.Pods = append(r.pods.Pods, p)
 	w := r.add(a)
 	w.pass(r.now)
-	w.measures.signals[0].requests = 2
-	w.measures.signals[1].requests = 3
+	w.metered.Signals[0].Requests = 2
+	w.metered.Signals[1].Requests = 3
 	r.sample(r.now)
-	w.measures.sampled.sums = []podsSum{{"a", 1}}
+	w.metered.Sampled.Sums = []meters.Sum{{Metric: "a", Value: 1}}
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(r.meters)
 	if got := seriesOf(t, reg, "gpupilot_autoscaler_signal_target"); len(got) != 4 {
@@ -97,11 +95,8 @@ func TestLongNamesAreDistinctOnMetrics(t *testing.T) {
 		t.Errorf("series %q, want %q", got, want)
 	}
 	for _, x := range w.plan.Load().metrics {
-		if len(x.name) > maxSignalName {
-			t.Errorf("the name %q has %d bytes", x.name, len(x.name))
-		}
-		if l := maps.Collect(x.perWorkload.Labels()); l["signal"] != x.name || l["per"] != "workload" {
-			t.Errorf("the history has %q, want %q", x.perWorkload, x.name)
+		if len(x.Name) > meters.MaxSignalName {
+			t.Errorf("the name %q has %d bytes", x.Name, len(x.Name))
 		}
 	}
 }
@@ -157,39 +152,4 @@ func seriesOf(t *testing.T, reg prometheus.Gatherer, name string) (out []string)
 	}
 	slices.Sort(out)
 	return out
-}
-
-// Values and targets say whether they are a replica's or the workload's.
-func TestMeasuresTellTheirScope(t *testing.T) {
-	f := func(typ scale.TargetType, total bool, value, target string) {
-		t.Helper()
-		var m measures
-		p := &plan{Compiled: policy.Compiled{Policy: scale.Policy{Signals: []scale.Signal{{Name: "q", Type: typ}}}}}
-		p.metrics = newSignalMetrics(&p.Policy)
-		m.recordDecision(&scale.Decision{
-			Rule: scale.RuleDemand, Current: 4, Replicas: 2,
-			Steps:  []scale.Step{{Rule: scale.RuleDemand, Facts: scale.Facts{Signal: "q", Demand: 2, Total: total}}},
-			Inputs: []scale.Input{{Signal: "q", Value: 1, Target: 2, Fresh: 1}},
-		}, p, nil, &scale.State{})
-		s := m.signals[0]
-		if got := scopeOf(s.valueIsTotal); got != value {
-			t.Errorf("type %v, total %v: the value is per %s, want %s", typ, total, got, value)
-		}
-		if got := scopeOf(s.targetIsTotal); got != target {
-			t.Errorf("type %v, total %v: the target is per %s, want %s", typ, total, got, target)
-		}
-	}
-	f(scale.AverageValue, false, "replica", "replica")
-	f(scale.AverageValue, true, "workload", "replica")
-	f(scale.Value, true, "workload", "workload")
-}
-
-func TestScalesAreCountedByDirection(t *testing.T) {
-	var m measures
-	for _, to := range []int32{2, 5, 1} {
-		m.recordScale(&scale.Decision{Current: 3, Replicas: to, Rule: scale.RuleDemand}, time.Now())
-	}
-	if m.scales[scaledUp] != 1 || m.scales[scaledDown] != 2 || m.last.direction != scaledDown {
-		t.Errorf("%v, last %s; want 1 up, 2 down, last down", m.scales, m.last.direction)
-	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/promql/client"
 	"github.com/gpupilot/gpupilot/internal/window/history"
@@ -120,7 +120,7 @@ func TestTheHistoryIsReadFromPrometheus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := keeper(&log, Config{Backend: prometheus, Families: slices.Concat(controller.Recorded(), usage.Recorded())})
+	k := keeper(&log, Config{Backend: prometheus, Families: slices.Concat(meters.Recorded(), usage.Recorded())})
 	k.pause = time.Nanosecond
 	k.backfill(t.Context())
 	if q := <-asked; q != `label_replace(avg by (namespace, name, state) (avg_over_time(gpupilot_autoscaler_replicas[1m])), "__family", "gpupilot_autoscaler_replicas", "", "")` {

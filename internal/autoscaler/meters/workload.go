@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package meters
 
 import (
 	"math"
@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -67,32 +69,47 @@ const (
 	scaledDown = "down"
 )
 
-// measures are what /metrics shows of a workload's decisions.
-type measures struct {
-	signals   []signalMeasure
+// Workload is what /metrics shows of one GPUAutoscaler. The zero Workload is ready for use.
+type Workload struct {
+	Conditions []metav1.Condition
+	Objectives []objective.Report
+	Counts     Counts
+	Signals    []Signal // in the last decision
+	Sampled    Sampled
+	// MalformedSpec and MalformedStatus are set if the part cannot be decoded.
+	MalformedSpec, MalformedStatus bool
+
 	rule      scale.Rule // of the last decision; empty: no decision was made
 	min, max  int32      // limits of the spec
 	decisions map[scale.Rule]uint64
 	scales    map[string]uint64 // by direction
 	last      lastScale
-	sampled   sampledMeasures
 }
 
-// sampledMeasures are what is read every sampleInterval.
-type sampledMeasures struct {
-	at   time.Time // zero: nothing was read
-	gpus int
-	sums []podsSum
+// Counts are a workload's replicas.
+type Counts struct {
+	Current, Desired, Serving, Starting, Unschedulable int32
+
+	At time.Time // of the decision
+	OK bool      // false: the last pass made no decision
 }
 
-// podsSum is the sum of a metric over the serving pods.
-type podsSum struct {
-	metric string
-	value  float64
+// Sampled is what a decision does not read.
+type Sampled struct {
+	At   time.Time // zero: nothing was read
+	GPUs int
+	Sums []Sum
 }
 
-func (s *sampledMeasures) has(metric string) bool {
-	return slices.ContainsFunc(s.sums, func(x podsSum) bool { return x.metric == metric })
+// Sum is the sum of a metric over the serving pods.
+type Sum struct {
+	Metric string
+	Value  float64
+}
+
+// Has reports whether there is a sum of the metric.
+func (s *Sampled) Has(metric string) bool {
+	return slices.ContainsFunc(s.Sums, func(x Sum) bool { return x.Metric == metric })
 }
 
 type lastScale struct {
@@ -101,16 +118,16 @@ type lastScale struct {
 	rule      scale.Rule
 }
 
-// signalMeasure is one signal in the last decision.
-type signalMeasure struct {
+// Signal is one signal in a decision.
+type Signal struct {
 	name, unit          string
 	value, target       float64
 	valueIsTotal        bool // value is the workload's, else a serving replica's
 	targetIsTotal       bool
 	age                 time.Duration
 	demand              float64 // replicas
-	requests            float64 // requests/s; NaN: unknown
-	prompt, output      float64 // tokens/s; NaN: unknown
+	Requests            float64 // requests/s; NaN: unknown
+	Prompt, Output      float64 // tokens/s; NaN: unknown
 	hasValue, hasDemand bool    // whether value and age, and demand, are set
 }
 
@@ -120,33 +137,38 @@ const (
 	typeOutput = "output"
 )
 
-// recordDecision takes over what a decision with a plan says. requests are the requests/s
-// of each signal, as far as they are known, and state is that after the decision.
-func (s *measures) recordDecision(d *scale.Decision, p *plan, requests []float64, state *scale.State) {
+// Undecided says that no decision was made: the last one no longer counts.
+func (s *Workload) Undecided() { s.Counts.OK, s.rule = false, "" }
+
+// RecordDecision takes over what a decision by a policy says, whose signals have these
+// names. requests are the requests/s of each signal, as far as they are known, and state is
+// that after the decision.
+func (s *Workload) RecordDecision(d *scale.Decision, p *scale.Policy, names []SignalNames, requests []float64, state *scale.State) {
+	s.Counts = Counts{d.Current, d.Replicas, d.Serving, d.Starting, d.Unschedulable, d.Time, true}
 	if s.decisions == nil {
 		s.decisions = map[scale.Rule]uint64{}
 	}
 	s.decisions[d.Rule]++
-	s.rule, s.min, s.max = d.Rule, p.Policy.Min, p.Policy.Max
-	s.signals = s.signals[:0]
-	for i := range min(len(d.Inputs), len(p.metrics)) {
+	s.rule, s.min, s.max = d.Rule, p.Min, p.Max
+	s.Signals = s.Signals[:0]
+	for i := range min(len(d.Inputs), len(names)) {
 		in := &d.Inputs[i]
-		out := signalMeasure{
-			name: p.metrics[i].name, unit: in.Unit, value: in.Value, target: in.Target, age: in.Age, hasValue: in.Fresh > 0 && in.Silent == 0,
-			targetIsTotal: p.Policy.Signals[i].Type == scale.Value, requests: math.NaN(),
-			prompt: math.NaN(), output: math.NaN(),
+		out := Signal{
+			name: names[i].Name, unit: in.Unit, value: in.Value, target: in.Target, age: in.Age, hasValue: in.Fresh > 0 && in.Silent == 0,
+			targetIsTotal: p.Signals[i].Type == scale.Value, Requests: math.NaN(),
+			Prompt: math.NaN(), Output: math.NaN(),
 		}
 		if i < len(requests) {
-			out.requests = requests[i]
+			out.Requests = requests[i]
 		}
 		if l, ok := state.Load(i); ok {
-			out.prompt, out.output = float64(l.Prompt), float64(l.Output)
+			out.Prompt, out.Output = float64(l.Prompt), float64(l.Output)
 		}
 		out.valueIsTotal = out.targetIsTotal
 		if f := demandOf(d, in.Signal); f != nil {
 			out.demand, out.hasDemand, out.valueIsTotal = f.Demand, in.Silent == 0, f.Total
 		}
-		s.signals = append(s.signals, out)
+		s.Signals = append(s.Signals, out)
 	}
 }
 
@@ -161,8 +183,8 @@ func demandOf(d *scale.Decision, signal string) *scale.Facts {
 	return nil
 }
 
-// recordScale takes over a change of replicas that was written.
-func (s *measures) recordScale(d *scale.Decision, now time.Time) {
+// RecordScale takes over a change of replicas that was written.
+func (s *Workload) RecordScale(d *scale.Decision, now time.Time) {
 	s.last = lastScale{at: now, direction: scaledUp, rule: d.Rule}
 	if d.Replicas < d.Current {
 		s.last.direction = scaledDown
@@ -173,10 +195,27 @@ func (s *measures) recordScale(d *scale.Decision, now time.Time) {
 	s.scales[s.last.direction]++
 }
 
-// collect sends the metrics of one workload's decisions. w.mu is held.
-func (m *workloadDescs) collect(ch chan<- prometheus.Metric, key types.NamespacedName, s *measures) {
+// collect sends the metrics of one workload.
+func (m *workloadDescs) collect(ch chan<- prometheus.Metric, key types.NamespacedName, s *Workload) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, append([]string{key.Namespace, key.Name}, labels...)...)
+	}
+	for i := range s.Conditions {
+		c := &s.Conditions[i]
+		send(m.condition, prometheus.GaugeValue, oneIf(c.Status == metav1.ConditionTrue), c.Type)
+	}
+	if s.MalformedSpec {
+		send(m.malformed, prometheus.GaugeValue, 1, "spec")
+	}
+	if s.MalformedStatus {
+		send(m.malformed, prometheus.GaugeValue, 1, "status")
+	}
+	if n := &s.Counts; n.OK {
+		send(m.replicas, prometheus.GaugeValue, float64(n.Current), "current")
+		send(m.replicas, prometheus.GaugeValue, float64(n.Desired), "desired")
+		send(m.replicas, prometheus.GaugeValue, float64(n.Serving), "serving")
+		send(m.replicas, prometheus.GaugeValue, float64(n.Starting), "starting")
+		send(m.replicas, prometheus.GaugeValue, float64(n.Unschedulable), "unschedulable")
 	}
 	for _, direction := range []string{scaledUp, scaledDown} {
 		send(m.scales, prometheus.CounterValue, float64(s.scales[direction]), direction)
@@ -187,15 +226,15 @@ func (m *workloadDescs) collect(ch chan<- prometheus.Metric, key types.Namespace
 	for rule, n := range s.decisions {
 		send(m.decisions, prometheus.CounterValue, float64(n), string(rule))
 	}
-	m.collectSampled(send, &s.sampled)
+	m.collectSampled(send, &s.Sampled)
 	if s.rule == "" {
 		return
 	}
 	send(m.rule, prometheus.GaugeValue, 1, string(s.rule))
 	send(m.limit, prometheus.GaugeValue, float64(s.min), "min")
 	send(m.limit, prometheus.GaugeValue, float64(s.max), "max")
-	for i := range s.signals {
-		in := &s.signals[i]
+	for i := range s.Signals {
+		in := &s.Signals[i]
 		send(m.target, prometheus.GaugeValue, in.target, in.name, in.unit, scopeOf(in.targetIsTotal))
 		if in.hasValue {
 			send(m.value, prometheus.GaugeValue, in.value, in.name, in.unit, scopeOf(in.valueIsTotal))
@@ -204,24 +243,24 @@ func (m *workloadDescs) collect(ch chan<- prometheus.Metric, key types.Namespace
 		if in.hasDemand {
 			send(m.demand, prometheus.GaugeValue, in.demand, in.name)
 		}
-		if !math.IsNaN(in.requests) {
-			send(m.requests, prometheus.GaugeValue, in.requests, in.name)
+		if !math.IsNaN(in.Requests) {
+			send(m.requests, prometheus.GaugeValue, in.Requests, in.name)
 		}
-		if !math.IsNaN(in.prompt) {
-			send(m.tokens, prometheus.GaugeValue, in.prompt, in.name, typePrompt)
-			send(m.tokens, prometheus.GaugeValue, in.output, in.name, typeOutput)
+		if !math.IsNaN(in.Prompt) {
+			send(m.tokens, prometheus.GaugeValue, in.Prompt, in.name, typePrompt)
+			send(m.tokens, prometheus.GaugeValue, in.Output, in.name, typeOutput)
 		}
 	}
 }
 
-// collectSampled sends what is read every sampleInterval.
-func (m *workloadDescs) collectSampled(send func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string), s *sampledMeasures) {
-	if s.at.IsZero() {
+// collectSampled sends what is sampled.
+func (m *workloadDescs) collectSampled(send func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string), s *Sampled) {
+	if s.At.IsZero() {
 		return
 	}
-	send(m.gpus, prometheus.GaugeValue, float64(s.gpus))
-	for _, x := range s.sums {
-		send(m.podsSum, prometheus.GaugeValue, x.value, x.metric)
+	send(m.gpus, prometheus.GaugeValue, float64(s.GPUs))
+	for _, x := range s.Sums {
+		send(m.podsSum, prometheus.GaugeValue, x.Value, x.Metric)
 	}
 }
 
@@ -231,4 +270,11 @@ func scopeOf(total bool) string {
 		return "workload"
 	}
 	return "replica"
+}
+
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package meters
 
 import (
 	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
@@ -15,11 +14,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
 
-// meters holds the controller's own metrics.
-type meters struct {
-	leading   func() bool
-	workloads func() []*workload
-	excess    func() int // targets that are not scraped
+// Deps are what the metrics are read from when they are collected.
+type Deps struct {
+	Leading func() bool // whether this replica writes
+	// Each calls yield for each GPUAutoscaler. Nothing changes the Workload during the call.
+	Each   func(yield func(key types.NamespacedName, w *Workload))
+	Excess func() int // targets that are not scraped
+}
+
+// Meters are the controller's own metrics.
+type Meters struct {
+	deps Deps
 
 	decisions         *prometheus.CounterVec
 	decisionDuration  prometheus.Histogram
@@ -32,9 +37,10 @@ type meters struct {
 	leader, excessDesc *prometheus.Desc
 }
 
-func newMeters(leading func() bool, workloads func() []*workload, excess func() int) *meters {
-	m := &meters{
-		leading: leading, workloads: workloads, excess: excess,
+// New makes the metrics. Register registers them.
+func New(deps Deps) *Meters {
+	m := &Meters{
+		deps: deps,
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_decisions_total", Help: "Decisions by the rule that made them, and whether they change the number of replicas.",
 		}, []string{"rule", "changes"}),
@@ -58,19 +64,19 @@ func newMeters(leading func() bool, workloads func() []*workload, excess func() 
 			fmt.Sprintf("Ports and paths of pods that are not scraped because their pod has more than %d of them.", discovery.MaxPerPod), nil, nil),
 		leader: prometheus.NewDesc("gpupilot_leader", "Whether this replica of the controller writes.", nil, nil),
 	}
-	for _, result := range []string{"accepted", "conflict", "error", "outdated"} {
-		m.writes.WithLabelValues(result)
+	for _, result := range []Result{Accepted, Conflict, Failed, Outdated} {
+		m.writes.WithLabelValues(string(result))
 	}
 	return m
 }
 
-// register registers all metrics.
-func (m *meters) register(reg prometheus.Registerer) {
+// Register registers all metrics.
+func (m *Meters) Register(reg prometheus.Registerer) {
 	reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.reaction, m.actuationDuration)
 }
 
 // Describe implements prometheus.Collector.
-func (m *meters) Describe(ch chan<- *prometheus.Desc) {
+func (m *Meters) Describe(ch chan<- *prometheus.Desc) {
 	m.workload.describe(ch)
 	m.objectives.Describe(ch)
 	ch <- m.leader
@@ -78,55 +84,17 @@ func (m *meters) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (m *meters) Collect(ch chan<- prometheus.Metric) {
-	leading := 0.0
-	if m.leading() {
-		leading = 1
-	}
-	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, leading)
-	ch <- prometheus.MustNewConstMetric(m.excessDesc, prometheus.GaugeValue, float64(m.excess()))
-	for _, w := range m.workloads() {
-		m.collectWorkload(ch, w.key, w)
-	}
+func (m *Meters) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(m.leader, prometheus.GaugeValue, oneIf(m.deps.Leading()))
+	ch <- prometheus.MustNewConstMetric(m.excessDesc, prometheus.GaugeValue, float64(m.deps.Excess()))
+	m.deps.Each(func(key types.NamespacedName, w *Workload) {
+		m.workload.collect(ch, key, w)
+		m.objectives.Collect(ch, key.Namespace, key.Name, w.Objectives)
+	})
 }
 
-// collectWorkload collects the metrics of one GPUAutoscaler.
-func (m *meters) collectWorkload(ch chan<- prometheus.Metric, key types.NamespacedName, w *workload) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i := range w.conditions {
-		value := 0.0
-		if w.conditions[i].Status == metav1.ConditionTrue {
-			value = 1
-		}
-		ch <- prometheus.MustNewConstMetric(m.workload.condition, prometheus.GaugeValue, value, key.Namespace, key.Name, w.conditions[i].Type)
-	}
-	m.collectFlaws(ch, key, w.flaws.Load())
-	m.workload.collect(ch, key, &w.measures)
-	m.objectives.Collect(ch, key.Namespace, key.Name, w.reports)
-	n := w.counts
-	if !n.ok {
-		return
-	}
-	for _, s := range []struct {
-		name string
-		n    int32
-	}{{"current", n.current}, {"desired", n.desired}, {"serving", n.serving}, {"starting", n.starting}, {"unschedulable", n.unschedulable}} {
-		ch <- prometheus.MustNewConstMetric(m.workload.replicas, prometheus.GaugeValue, float64(s.n), key.Namespace, key.Name, s.name)
-	}
-}
-
-// collectFlaws collects the parts of a GPUAutoscaler that cannot be decoded.
-func (m *meters) collectFlaws(ch chan<- prometheus.Metric, key types.NamespacedName, f *flaws) {
-	if f.spec != nil {
-		ch <- prometheus.MustNewConstMetric(m.workload.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "spec")
-	}
-	if f.status != nil {
-		ch <- prometheus.MustNewConstMetric(m.workload.malformed, prometheus.GaugeValue, 1, key.Namespace, key.Name, "status")
-	}
-}
-
-func (m *meters) recordDecision(d *scale.Decision, took time.Duration) {
+// RecordDecision counts a decision, with the time that it took.
+func (m *Meters) RecordDecision(d *scale.Decision, took time.Duration) {
 	changes := "false"
 	if d.Changes() {
 		changes = "true"
@@ -135,12 +103,26 @@ func (m *meters) recordDecision(d *scale.Decision, took time.Duration) {
 	m.decisionDuration.Observe(took.Seconds())
 }
 
-// recordScale counts an accepted write of a scale, with the time since the newest
+// RecordScale counts an accepted write of a scale, with the time since the newest
 // sample, if there was one, and since the observation began.
-func (m *meters) recordScale(afterSample time.Duration, none bool, afterObservation time.Duration) {
-	m.writes.WithLabelValues("accepted").Inc()
+func (m *Meters) RecordScale(afterSample time.Duration, none bool, afterObservation time.Duration) {
+	m.RecordWrite(Accepted)
 	if !none {
 		m.reaction.Observe(afterSample.Seconds())
 	}
 	m.actuationDuration.Observe(afterObservation.Seconds())
 }
+
+// Result is the result of a write of a scale subresource.
+type Result string
+
+// The results.
+const (
+	Accepted Result = "accepted" // RecordScale counts these
+	Conflict Result = "conflict"
+	Failed   Result = "error"
+	Outdated Result = "outdated" // not sent
+)
+
+// RecordWrite counts a write of a scale subresource.
+func (m *Meters) RecordWrite(r Result) { m.writes.WithLabelValues(string(r)).Inc() }
