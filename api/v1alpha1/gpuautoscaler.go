@@ -45,6 +45,7 @@ type GPUAutoscalerList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",message="minReplicas must not be greater than maxReplicas"
 // +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || self.minReplicas > 0 || self.signals.exists(s, (has(s.query) || has(s.preset)) && has(s.activation))",message="minReplicas 0 needs a signal that can be read at zero replicas: a query with an activation"
+// +kubebuilder:validation:XValidation:rule="!has(self.idle) || !has(self.idle.to) || self.idle.to <= (has(self.minReplicas) ? self.minReplicas : 1)",message="idle.to must not be greater than minReplicas"
 type GPUAutoscalerSpec struct {
 	// ScaleTargetRef names the workload, in the same namespace. It must have a
 	// scale subresource: a Deployment, a StatefulSet, or a custom resource.
@@ -108,6 +109,10 @@ type GPUAutoscalerSpec struct {
 	// Drain lets replicas finish their requests before a scale-down removes them.
 	// +optional
 	Drain *Drain `json:"drain,omitempty"`
+
+	// Idle removes the replicas of a workload that nobody uses.
+	// +optional
+	Idle *Idle `json:"idle,omitempty"`
 
 	// Schedules bound the replicas at times that recur, such as at office hours.
 	// +kubebuilder:validation:MaxItems=16

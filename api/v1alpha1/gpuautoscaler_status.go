@@ -76,6 +76,9 @@ type GPUAutoscalerStatus struct {
 	// Override is set while the spec has an override.
 	// +optional
 	Override *OverrideStatus `json:"override,omitempty"`
+	// Idle is set while the spec has idle, and something is to be said.
+	// +optional
+	Idle *IdleStatus `json:"idle,omitempty"`
 	// HPA is the HorizontalPodAutoscaler that the object owns, with actuation: HPA.
 	// +optional
 	HPA *OwnedHPA `json:"hpa,omitempty"`

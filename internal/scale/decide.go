@@ -5,6 +5,8 @@ package scale
 import (
 	"slices"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/recent"
 )
 
 // Decide returns how many replicas the workload should have now, and why. It is
@@ -29,17 +31,18 @@ func decide(p Policy, o Observation, s State, now time.Time) (d Decision, _ Stat
 	s = e.observe(s)
 	want, s := e.demand(s)
 	asked = want
-	s.Wants = remember(s.Wants, Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
+	s.Wants = recent.Remember(s.Wants, recent.Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
 	want = e.stabilize(want, &s)
 	want = e.limit(want, s.Changes)
 	want = e.keepStarting(want)
+	want, unused := e.idle(want, &s)
 	want = e.bound(want, &s)
 	s.Zeroed = want == 0 && (o.Replicas > 0 || s.Zeroed || p.Min == 0)
 
 	d = Decision{
 		Time: now, Current: o.Replicas, Replicas: want, Rule: e.rule(), Steps: e.steps, Inputs: e.inputs,
 		Serving: e.serving, Starting: e.starting, Unschedulable: e.unschedulable + e.expired,
-		Rollout: e.rollout,
+		Rollout: e.rollout, Idle: unused,
 	}
 	if d.Replicas < d.Current {
 		d.Victims = e.victims(int(d.Replicas))
@@ -68,7 +71,7 @@ func (e *engine) observe(s State) State {
 	case s.Since.IsZero() || s.Since.After(e.now) || s.DecidedAt.After(e.now): // the first call, or the clock went back
 		s.Since = e.now
 	default:
-		s.Changes = record(s.Changes, Change{At: e.now, Delta: e.o.Replicas - s.Replicas}, e.p.longestPeriod())
+		s.Changes = recent.Record(s.Changes, recent.Change{At: e.now, Delta: e.o.Replicas - s.Replicas}, e.p.longestPeriod())
 	}
 	if s.LastData.After(e.now) {
 		s.LastData = e.now
@@ -77,7 +80,7 @@ func (e *engine) observe(s State) State {
 	if e.serving < s.Serving {
 		s.ShrankAt = e.now
 	}
-	e.sinceLast, e.shrankAt = e.now.Sub(s.DecidedAt), s.ShrankAt
+	e.sinceLast, e.shrankAt, e.raised = e.now.Sub(s.DecidedAt), s.ShrankAt, e.o.Replicas > s.Replicas
 	e.canProbe = e.carrying() > s.Probed || e.now.Sub(s.ProbedAt) >= e.p.credit() || s.ProbedAt.After(e.now)
 	s.Replicas, s.Serving, s.DecidedAt = e.o.Replicas, e.serving, e.now
 	return s
@@ -195,17 +198,7 @@ func (e *engine) activate(want int32, s *State) int32 {
 		s.ActiveAt = time.Time{}
 		return want
 	}
-	active, known, unknown := false, false, false
-	for i := range e.p.Signals {
-		switch a, t := e.p.Signals[i].Activation, e.o.total(i); {
-		case a == nil:
-		case !t.fresh(e.now, e.p.maxAge()):
-			unknown = unknown || e.p.Signals[i].Fallback.Mode != FallbackIgnore
-		default:
-			known = true
-			active = active || t.Value > *a
-		}
-	}
+	active, known, unknown := e.activations()
 	s.isActive(active || unknown, e.now)
 	atZero := e.o.Replicas == 0
 	switch mayEnd := known && (atZero || !unknown); {
@@ -217,6 +210,22 @@ func (e *engine) activate(want int32, s *State) int32 {
 		return e.step(RuleActivation, want, 0, Facts{Down: true})
 	}
 	return want
+}
+
+// activations says of the signals with an activation whether one is above it, whether one can
+// be read, and whether one cannot.
+func (e *engine) activations() (active, known, unknown bool) {
+	for i := range e.p.Signals {
+		switch a, t := e.p.Signals[i].Activation, e.o.total(i); {
+		case a == nil:
+		case !t.fresh(e.now, e.p.maxAge()):
+			unknown = unknown || e.p.Signals[i].Fallback.Mode != FallbackIgnore
+		default:
+			known = true
+			active = active || t.Value > *a
+		}
+	}
+	return active, known, unknown
 }
 
 // stabilize holds a change until the whole window agrees with it.
@@ -235,7 +244,7 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 		if window <= 0 {
 			return want
 		}
-		_, highest, _ := extremes(s.Wants, e.now, window)
+		_, highest, _ := recent.Extremes(s.Wants, e.now, window)
 		if e.now.Sub(s.Since) < window {
 			highest = cur // the window is not covered yet, as after a restart
 		}
@@ -246,7 +255,7 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 			return e.step(RuleStabilization, want, held, Facts{Window: window, Down: true})
 		}
 	case want > cur && e.p.Up.Window > 0:
-		lowest, _, _ := extremes(s.Wants, e.now, e.p.Up.Window)
+		lowest, _, _ := recent.Extremes(s.Wants, e.now, e.p.Up.Window)
 		if e.now.Sub(s.Since) < e.p.Up.Window {
 			lowest = cur
 		}

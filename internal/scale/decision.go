@@ -5,6 +5,7 @@ package scale
 import (
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/scale/idle"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
@@ -31,6 +32,7 @@ const (
 	RuleStabilization Rule = "Stabilization" // the stabilisation window holds the number
 	RuleRate          Rule = "Rate"          // a behavior policy limits the step
 	RuleDescent       Rule = "Descent"       // the default limit of scale-down steps, without a behavior policy
+	RuleIdle          Rule = "Idle"          // nobody has used the workload for long
 	RuleBounds        Rule = "Bounds"        // minReplicas, maxReplicas
 	RuleBudget        Rule = "Budget"        // the GPU budget
 	RuleDisabled      Rule = "Disabled"      // the direction is switched off
@@ -130,7 +132,8 @@ type Decision struct {
 	Starting      int32 `json:"starting"`
 	Unschedulable int32 `json:"unschedulable"`
 
-	Rollout Rollout `json:"rollout,omitzero"`
+	Rollout Rollout     `json:"rollout,omitzero"`
+	Idle    idle.Report `json:"idle,omitzero"`
 
 	// Leave names the pods that are to be out of the endpoints: Leaving of them finish their
 	// requests, the others are removed. A pod that leaves and is not named is to serve again.

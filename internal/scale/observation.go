@@ -54,6 +54,9 @@ type Replica struct {
 	Ordinal    int32
 	Disrupts   []string
 
+	// Used, for Policy.Idle, is above 0 while a GPU is active or a request is in flight.
+	Used Reading
+
 	// Paces holds the latencies of its requests, one for each of Policy.Signals;
 	// absent where the signal learns nothing.
 	Paces []Pace
@@ -122,6 +125,22 @@ func (o *Observation) total(i int) Reading {
 		return o.Totals[i]
 	}
 	return Reading{}
+}
+
+// UseReadings sets Used of the replicas from their readings: one is in use while one of them is
+// above 0. It is for replays, which know no more.
+func (o *Observation) UseReadings() {
+	for i := range o.Pods {
+		r := &o.Pods[i]
+		for k, x := range r.Readings {
+			if k == 0 || !x.OK || r.Used.OK && x.Value > r.Used.Value {
+				r.Used = x
+			}
+			if !x.OK {
+				break
+			}
+		}
+	}
 }
 
 // census counts the replicas by phase.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/idle"
 )
 
 // TargetType is what a signal's target is counted per.
@@ -168,6 +169,9 @@ type Policy struct {
 	// Drain is how long a replica may take to finish its requests before a scale-down
 	// removes it; 0: it is removed at once.
 	Drain time.Duration
+
+	// Idle is what happens once nobody uses the workload.
+	Idle idle.Policy
 
 	// Startup is how long a replica takes to serve, declared or learned; 0: not
 	// known yet. A starting replica that is older than twice this, or than twice

@@ -71,6 +71,8 @@ func (s Step) Sentence() string {
 		return fmt.Sprintf("the budget is %d GPUs: %d instead of %d", f.Limit, s.After, s.Before)
 	case RuleDisabled:
 		return fmt.Sprintf("scaling %s is disabled: %d instead of %d", upOrDown(f.Down), s.After, s.Before)
+	case RuleIdle:
+		return fmt.Sprintf("no GPU was active and no request in flight for %s: %d instead of %d until somebody uses it", duration(f.Wait), s.After, s.Before)
 	case RuleOverride, RuleSchedule:
 		return fmt.Sprintf("%s: %d instead of %d", f.By, s.After, s.Before)
 	case RuleDrain:

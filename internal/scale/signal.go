@@ -19,6 +19,7 @@ type view struct {
 	census
 
 	sinceLast time.Duration // since the last decision
+	raised    bool          // others, or the last decision, have raised the replicas since
 	shrankAt  time.Time     // when the number of serving replicas last fell
 	canProbe  bool          // no probe is under way for the replicas that serve
 	rollout   Rollout

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/drain"
+	"github.com/gpupilot/gpupilot/internal/scale/idle"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
+	"github.com/gpupilot/gpupilot/internal/scale/recent"
 )
 
 // State is what Decide remembers from one call to the next: facts about the
@@ -16,21 +18,22 @@ import (
 // stabilisation window.
 // The size of a State is bounded. Decide never changes a State in place.
 type State struct {
-	Since     time.Time `json:"since"`              // time of the first decision
-	LastData  time.Time `json:"lastData"`           // when a signal was last readable; zero: never
-	DecidedAt time.Time `json:"decidedAt,omitzero"` // time of the last decision
-	Replicas  int32     `json:"replicas"`           // spec.replicas at the last decision
-	Serving   int32     `json:"serving"`            // serving replicas at the last decision
-	ShrankAt  time.Time `json:"shrankAt,omitzero"`  // when the number of serving replicas last fell
-	ProbedAt  time.Time `json:"probedAt,omitzero"`  // time of the last probe
-	Probed    int32     `json:"probed,omitempty"`   // serving replicas at the last probe
-	ActiveAt  time.Time `json:"activeAt,omitzero"`  // when a signal was last above its activation, or not readable
-	Zeroed    bool      `json:"zeroed,omitempty"`   // the last decision was 0 replicas, and others did not set them
-	Wants     []Want    `json:"wants,omitempty"`    // within the longer stabilisation window, thinned
-	Changes   []Change  `json:"changes,omitempty"`  // within the longest period of a rate policy
+	Since     time.Time       `json:"since"`              // time of the first decision
+	LastData  time.Time       `json:"lastData"`           // when a signal was last readable; zero: never
+	DecidedAt time.Time       `json:"decidedAt,omitzero"` // time of the last decision
+	Replicas  int32           `json:"replicas"`           // spec.replicas at the last decision
+	Serving   int32           `json:"serving"`            // serving replicas at the last decision
+	ShrankAt  time.Time       `json:"shrankAt,omitzero"`  // when the number of serving replicas last fell
+	ProbedAt  time.Time       `json:"probedAt,omitzero"`  // time of the last probe
+	Probed    int32           `json:"probed,omitempty"`   // serving replicas at the last probe
+	ActiveAt  time.Time       `json:"activeAt,omitzero"`  // when a signal was last above its activation, or not readable
+	Zeroed    bool            `json:"zeroed,omitempty"`   // the last decision was 0 replicas, and others did not set them
+	Wants     []recent.Want   `json:"wants,omitempty"`    // within the longer stabilisation window, thinned
+	Changes   []recent.Change `json:"changes,omitempty"`  // within the longest period of a rate policy
 
 	Rollout RolloutState `json:"rollout,omitzero"`
 	Drain   drain.State  `json:"drain,omitempty"`
+	Idle    idle.State   `json:"idle,omitzero"`
 
 	// Signals has one entry for each of the policy's signals at the last decision.
 	Signals []SignalState `json:"signals,omitempty"`

@@ -98,6 +98,21 @@ func TestCRDAndControllerAgree(t *testing.T) {
 	f(false, "an unknown freeze", override(func(o *v1alpha1.Override) { o.Freeze = "In" }))
 	f(false, "an override without a reason", override(func(o *v1alpha1.Override) { o.Replicas, o.Reason = n(1), " " }))
 	f(false, "an override without an end", override(func(o *v1alpha1.Override) { o.Replicas, o.Until = n(1), metav1.Time{} }))
+	idle := func(after time.Duration, to int32, change ...func(*spec)) func(*spec) {
+		return func(s *spec) {
+			s.Idle = &v1alpha1.Idle{After: metav1.Duration{Duration: after}, To: to}
+			for _, f := range change {
+				f(s)
+			}
+		}
+	}
+	f(true, "idle", idle(2*time.Hour, 0))
+	f(true, "idle with minReplicas", idle(720*time.Hour, 1))
+	f(true, "idle without minReplicas", idle(time.Minute, 1, func(s *spec) { s.MinReplicas = nil }))
+	f(false, "idle for a moment", idle(59*time.Second, 0))
+	f(false, "idle for long", idle(721*time.Hour, 0))
+	f(false, "idle to more than minReplicas", idle(time.Hour, 2))
+	f(false, "idle to a negative number", idle(time.Hour, -1))
 	schedule := func(change func(*v1alpha1.Schedule)) func(*spec) {
 		x := v1alpha1.Schedule{Name: "office", Start: "08:00", End: "18:00", MinReplicas: n(2)}
 		change(&x)

@@ -22,6 +22,7 @@ const (
 	reasonBudget    = "BudgetLimit"
 	reasonOverride  = "Override"
 	reasonSchedule  = "Schedule"
+	reasonIdle      = "Idle"
 	reasonUndecided = "Undecided"
 )
 
@@ -47,8 +48,10 @@ func IsNotable(c *metav1.Condition) bool {
 		return c.Status == metav1.ConditionTrue || c.Reason != v1alpha1.ReasonNotDraining
 	case v1alpha1.ConditionRollout:
 		return c.Status == metav1.ConditionTrue
+	case v1alpha1.ConditionIdle:
+		return c.Status != metav1.ConditionFalse
 	case v1alpha1.ConditionScalingLimited:
-		return c.Status == metav1.ConditionTrue && c.Reason != reasonOverride // which ConditionOverridden says
+		return c.Status == metav1.ConditionTrue && c.Reason != reasonOverride && c.Reason != reasonIdle // their own conditions say it
 	case v1alpha1.ConditionScalingActive:
 		return c.Reason == reasonDisabled // ConditionSignals says the rest
 	}
@@ -96,6 +99,8 @@ func limitOf(s *scale.Step) (reason, message string) {
 		return reasonOverride, s.Facts.By
 	case scale.RuleSchedule:
 		return reasonSchedule, s.Facts.By
+	case scale.RuleIdle:
+		return reasonIdle, "nobody uses the workload (spec.idle)"
 	case scale.RuleBudget:
 		return reasonBudget, fmt.Sprintf("the budget is %d GPUs", s.Facts.Limit)
 	case scale.RuleDisabled:

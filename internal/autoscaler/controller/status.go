@@ -251,6 +251,13 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	if r.blocked() || r.plan != nil && r.plan.Policy.Drain == 0 {
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionDraining)
 	}
+	switch st.Idle = base.Idle; {
+	case r.decision != nil && r.idle != nil:
+		st.Idle = r.idle.Status()
+	case r.blocked() || r.plan != nil && r.plan.Policy.Idle.After == 0:
+		st.Idle = nil
+		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionIdle)
+	}
 	switch st.Override = base.Override; {
 	case r.bounds != nil:
 		st.Override, st.Bounds = r.bounds.Status(), r.bounds.Bounds()
@@ -316,6 +323,9 @@ func conditionsOf(r *report) []metav1.Condition {
 	if r.draining != nil {
 		all = append(all, *r.draining)
 	}
+	if r.idle != nil {
+		all = append(all, r.idle.Condition())
+	}
 	return append(all, bounds.Conditions(r.bounds, r.decision, signals, r.object.Status.Conditions)...)
 }
 
@@ -378,6 +388,8 @@ func signalsCondition(r *report) metav1.Condition {
 		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+fallbackSuffix(r.plan, missing)+reasonSuffix(r.queryProblem)
 	case r.queryProblem != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoFreshData, "no fresh value of "+excerpt.Of(missing, maxDetail)+reasonSuffix(r.queryProblem)
+	case d.Serving == 0 && d.Idle.Down:
+		c.Reason, c.Message = reasonNotServing, "no replica serves: nobody used them (spec.idle)"
 	case d.Serving == 0:
 		c.Reason, c.Message = reasonNotServing, "no replica serves yet"
 	case r.early && r.podsProblem == "":

@@ -120,7 +120,7 @@ func viewWorkload(r *report) view.Workload {
 			out.Signals = append(out.Signals, view.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
 		}
 	}
-	out.Override, out.Schedules, out.Objectives = r.bounds.Line(), r.bounds.Schedules(), objective.View(r.objectives)
+	out.Override, out.Schedules, out.Objectives, out.Idle = r.bounds.Line(), r.bounds.Schedules(), objective.View(r.objectives), r.idle.Line()
 	if b := r.bounds; b != nil {
 		out.Min, out.Max = b.Range()
 	}

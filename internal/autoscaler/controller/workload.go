@@ -22,6 +22,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/reclaim"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -75,6 +76,7 @@ type workload struct {
 	outage                outage
 	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
 	bounds                bounds.Keeper
+	reclaim               reclaim.Keeper
 	objectives            objective.Keeper
 	merged                *v1alpha1.Memory // whose record objectives has
 	learner               objective.Learner
@@ -193,6 +195,7 @@ type report struct {
 	objectives   []objective.Report
 	record       []v1alpha1.RequestsRecord // of objectives
 	draining     *metav1.Condition         // nil: the spec has no drain
+	idle         *reclaim.Report           // nil: the spec has no idle, or no decision was made
 
 	contradictions []string // of exporters about the pods, see trust.Audit
 }
@@ -237,7 +240,8 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	w.watchSignals(r)
 	w.watchSources(r)
 	w.recordInconsistency(r)
-	for _, n := range w.bounds.Notices(r.bounds, r.decision, a, w.shared.deps.Leading()) {
+	leading := w.shared.deps.Leading()
+	for _, n := range slices.Concat(w.bounds.Notices(r.bounds, r.decision, a, leading), w.reclaim.Notices(r.idle, leading)) {
 		w.record(a, n.Kind, n.Reason, "Scale", n.Note)
 	}
 	w.reportObjectives(r)
@@ -280,6 +284,11 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 			if at, ok := gpu.IndexOf(p.Sources[i].Field); ok {
 				p.fields.Add(at)
 			}
+		}
+	}
+	for _, f := range reclaim.Fields {
+		if at, ok := gpu.IndexOf(f); ok && p.Policy.Idle.After > 0 {
+			p.fields.Add(at)
 		}
 	}
 	if p.Policy.MaxAge == 0 {
@@ -364,6 +373,9 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	reader := w.shared.readerAt(now, pol.MaxAge)
 	obs := reader.Observe(t.Replicas, &units, p.Sources)
 	obs.Totals, r.queryProblem = w.shared.totals(w.key, p)
+	if pol.Idle.After > 0 {
+		reclaim.Reader{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices, Pods: reader}.Read(&obs, &units, p.Sources)
+	}
 	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
 		w.state = memory.Resume(w.state, gap)
 	}
@@ -378,6 +390,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	w.state = w.learner.Learn(&unbounded, w.state, w.past(p), now)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	w.drain(r, &pol, &obs, pods, now)
+	r.idle = w.reclaim.Observe(&pol, &d, r.object)
 	byHPA, leading := p.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading()
 	free := byHPA || w.removeHPA(r, false)
 	switch {

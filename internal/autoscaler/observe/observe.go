@@ -70,10 +70,15 @@ func (v Reader) Observe(replicas int32, units *replica.Units, sources []policy.S
 func (v Reader) readInFlight(pod *corev1.Pod, sources []policy.Source) scale.Reading {
 	for i := range sources {
 		if len(sources[i].InFlight) > 0 {
-			return v.sumTerms(pod, sources[i].InFlight)
+			return v.RequestsOf(pod, &sources[i])
 		}
 	}
 	return scale.Reading{}
+}
+
+// RequestsOf returns the requests in flight at a pod, by a source that counts them.
+func (v Reader) RequestsOf(pod *corev1.Pod, source *policy.Source) scale.Reading {
+	return v.sumTerms(pod, source.InFlight)
 }
 
 // readSignal returns a replica's reading of one signal. The server of a group is its

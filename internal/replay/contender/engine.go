@@ -207,6 +207,9 @@ func (e *engine) observe(d *service.Deployment, now int) {
 		}
 		e.obs.Pods = append(e.obs.Pods, r)
 	}
+	if e.policy.Idle.After > 0 {
+		e.obs.UseReadings()
+	}
 }
 
 func phaseOf(p service.Phase) scale.Phase {

@@ -237,6 +237,7 @@ func (w *world) observe(now time.Time) scale.Observation {
 		o.Pods = append(o.Pods, r)
 		index[p.phase]++
 	}
+	o.UseReadings()
 	if w.total != nil {
 		o.Totals = w.total.readings(0, measured)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
-	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/starts"
 )
 
 // Config is the service that a deployment simulates.
@@ -65,7 +65,7 @@ type Deployment struct {
 	ready          []*Pod
 	gateway        queue // requests that arrived while no pod was ready
 	created        int   // pods
-	starts         scale.Starts
+	starts         starts.Durations
 	snapshots      [snapshotSeconds]Snapshot
 	empty          Snapshot
 	stats          stats

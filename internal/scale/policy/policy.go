@@ -21,6 +21,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/idle"
 )
 
 // Compiled is a GPUAutoscaler in the engine's terms. Sources[i] is the source of
@@ -62,8 +63,8 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	return c, errs.ToAggregate()
 }
 
-// compileStartupAndBudget translates spec.startup, spec.budget and spec.drain, if they are
-// set.
+// compileStartupAndBudget translates spec.startup, spec.budget, spec.idle and spec.drain, if
+// they are set.
 func compileStartupAndBudget(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {
 	if s := spec.Startup; s != nil && s.ExpectedSeconds != nil {
 		p.Startup = seconds(*s.ExpectedSeconds)
@@ -75,6 +76,15 @@ func compileStartupAndBudget(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, 
 		p.MaxGPUs = *b.MaxGPUs
 		if p.MaxGPUs < 1 {
 			errs = append(errs, field.Invalid(path.Child("budget", "maxGPUs"), p.MaxGPUs, "must be at least 1"))
+		}
+	}
+	if i := spec.Idle; i != nil {
+		p.Idle = idle.Policy{After: i.After.Duration, To: i.To}
+		if i.After.Duration < minIdle || i.After.Duration > maxIdle {
+			errs = append(errs, field.Invalid(path.Child("idle", "after"), i.After.Duration.String(), "must lie between 1m and 720h, which is 30 days"))
+		}
+		if i.To < 0 || i.To > p.Min {
+			errs = append(errs, field.Invalid(path.Child("idle", "to"), i.To, fmt.Sprintf("must lie between 0 and minReplicas (%d)", p.Min)))
 		}
 	}
 	if d := spec.Drain; d != nil {
@@ -122,6 +132,7 @@ const (
 	maxWindowSeconds = 3600
 	maxToZeroSeconds = 86400
 	maxDrainSeconds  = 7200
+	minIdle, maxIdle = time.Minute, 30 * 24 * time.Hour
 )
 
 func compileSignals(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) (errs field.ErrorList) {

@@ -39,6 +39,7 @@ var shapes = map[string]shape{
 	"duration": {isDuration, `want a duration with its unit, such as "90m"`},
 	"replicas": whole, "until": {isTime, `want a time, such as "2026-11-24T18:00:00Z"`},
 	"expectedSeconds": whole, "stabilizationWindowSeconds": whole, "periodSeconds": whole, "maxSeconds": whole,
+	"after": {isDuration, `want a duration with its unit, such as "2h"`}, "to": whole,
 }
 
 func isQuantity(v any) bool {

@@ -32,6 +32,7 @@ type workload struct {
 	Problem   string   `json:"problem,omitempty"`
 	Waiting   string   `json:"waiting,omitempty"`
 	Override  string   `json:"override,omitempty"`
+	Idle      string   `json:"idle,omitempty"`
 	Schedules []string `json:"schedules,omitempty"`
 	Rollout   bool     `json:"rolloutInProgress,omitempty"`
 	Leaving   int32    `json:"drainingReplicas,omitempty"`
@@ -50,7 +51,7 @@ type signal struct {
 func workloadOf(w *view.Workload) workload {
 	out := workload{
 		Namespace: w.Namespace, Name: w.Name, Target: w.Kind + " " + w.Target, Advice: w.Actuation == "Advise", Min: &w.Min, Max: &w.Max,
-		Problem: w.Problem, Waiting: w.Waiting, Override: w.Override, Schedules: w.Schedules, Rollout: w.Rollout, Leaving: w.Leaving,
+		Problem: w.Problem, Waiting: w.Waiting, Override: w.Override, Idle: w.Idle, Schedules: w.Schedules, Rollout: w.Rollout, Leaving: w.Leaving,
 	}
 	for i := range w.Signals {
 		s := &w.Signals[i]

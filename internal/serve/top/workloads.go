@@ -89,6 +89,9 @@ func heldBy(w *view.Workload) string {
 	if w.Rollout {
 		out = append(out, "rollout")
 	}
+	if w.Idle != "" {
+		out = append(out, "idle: "+w.Idle)
+	}
 	if w.Leaving > 0 {
 		out = append(out, fmt.Sprintf("%d draining", w.Leaving))
 	}

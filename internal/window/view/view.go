@@ -189,6 +189,8 @@ type Workload struct {
 	Schedules []string `json:"schedules,omitempty"`
 	// Rollout means that pods of more than one version run, or are being replaced.
 	Rollout bool `json:"rollout,omitempty"`
+	// Idle says that nobody uses the replicas, and when they are removed, or were.
+	Idle string `json:"idle,omitempty"`
 	// Leaving is the number of replicas that finish their requests before they are removed.
 	Leaving int32 `json:"leaving,omitempty"`
 

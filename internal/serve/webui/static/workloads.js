@@ -107,6 +107,7 @@ function stateOf(w, shown) {
   if (burning) return { rank: 3, text: "budget burns", why: "", look: "bad" };
   const wait = waiting(w, shown.now);
   if (w.override) return { rank: 4, text: "overridden", why: w.override, look: "note" };
+  if (w.idle) return { rank: 5, text: "idle", why: w.idle, look: "note" };
   if (wait) return { rank: 5, text: "starting", why: wait, look: "note" };
   if ((w.schedules || []).length) return { rank: 6, text: "scheduled", why: "active schedules: " + w.schedules.join(", "), look: "note" };
   return { rank: 7, text: w.actuation === "Advise" ? "advice only" : "ok", why: "", look: "dim" };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scale
+// Package recent keeps the numbers of replicas that were wanted, and the changes of replicas, within
+// a window. Lists are never changed in place.
+package recent
 
 import (
 	"slices"
@@ -20,7 +22,7 @@ type Change struct {
 	Delta int32     `json:"delta"`
 }
 
-// The bounds of a State: 64 wants over a 5-minute window keep 4.7 s of
+// The bounds of the lists: 64 wants over a 5-minute window keep 4.7 s of
 // resolution, and no rate policy needs finer changes than its period ÷ 256.
 const (
 	maxWants   = 64
@@ -34,9 +36,9 @@ func isRecent(at, now time.Time, window time.Duration) bool {
 	return age >= 0 && age <= window
 }
 
-// remember returns wants with w, without those older than window. It never
+// Remember returns wants with w, without those older than window. It never
 // writes to wants.
-func remember(wants []Want, w Want, window time.Duration) []Want {
+func Remember(wants []Want, w Want, window time.Duration) []Want {
 	old := func(x Want) bool { return !isRecent(x.At, w.At, window) }
 	for len(wants) > 0 && old(wants[0]) {
 		wants = wants[1:]
@@ -58,8 +60,8 @@ func remember(wants []Want, w Want, window time.Duration) []Want {
 	return slices.Concat(wants, []Want{w})
 }
 
-// extremes returns the lowest and highest want within window before now.
-func extremes(wants []Want, now time.Time, window time.Duration) (lowest, highest int32, ok bool) {
+// Extremes returns the lowest and highest want within window before now.
+func Extremes(wants []Want, now time.Time, window time.Duration) (lowest, highest int32, ok bool) {
 	for _, w := range wants {
 		if !isRecent(w.At, now, window) {
 			continue
@@ -73,9 +75,9 @@ func extremes(wants []Want, now time.Time, window time.Duration) (lowest, highes
 	return lowest, highest, ok
 }
 
-// record returns changes with c, without those older than period. It never
+// Record returns changes with c, without those older than period. It never
 // writes to changes.
-func record(changes []Change, c Change, period time.Duration) []Change {
+func Record(changes []Change, c Change, period time.Duration) []Change {
 	old := func(x Change) bool { return !isRecent(x.At, c.At, period) }
 	if slices.ContainsFunc(changes, old) {
 		changes = slices.DeleteFunc(slices.Clone(changes), old)
@@ -87,8 +89,8 @@ func record(changes []Change, c Change, period time.Duration) []Change {
 	return slices.Concat(changes, []Change{c})
 }
 
-// moved sums the changes in one direction within period, as a number ≥ 0.
-func moved(changes []Change, now time.Time, period time.Duration, down bool) (n int32) {
+// Moved sums the changes in one direction within period, as a number ≥ 0.
+func Moved(changes []Change, now time.Time, period time.Duration, down bool) (n int32) {
 	for _, c := range changes {
 		if age := now.Sub(c.At); age < 0 || age >= period {
 			continue

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scale
+package starts
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 )
 
 func TestStarts(t *testing.T) {
-	var s Starts
+	var s Durations
 	f := func(what string, n int, p50, p95 time.Duration) {
 		t.Helper()
 		if s.Len() != n || s.Quantile(0.5) != p50 || s.Quantile(0.95) != p95 {
@@ -19,13 +19,13 @@ func TestStarts(t *testing.T) {
 	s.Add(40*time.Second + time.Millisecond)
 	f("rounded up", 1, 41*time.Second, 41*time.Second)
 	s.Add(-time.Second)
-	s.Add(2 * LongestStart)
-	f("out of range", 3, 41*time.Second, LongestStart)
+	s.Add(2 * Longest)
+	f("out of range", 3, 41*time.Second, Longest)
 	before := s.Clone()
 	for i := range 50 {
 		s.Add(time.Duration(i) * time.Second)
 	}
-	f("the last 20", StartsKept, 39*time.Second, 48*time.Second)
+	f("the last 20", Kept, 39*time.Second, 48*time.Second)
 	s = before
-	f("a copy", 3, 41*time.Second, LongestStart)
+	f("a copy", 3, 41*time.Second, Longest)
 }
