@@ -110,6 +110,13 @@ type GPUAutoscalerSpec struct {
 	// +optional
 	Drain *Drain `json:"drain,omitempty"`
 
+	// OnDelete is what becomes of the replicas when this object is deleted: Keep leaves them,
+	// Restore sets those from before this object. Restore needs a running controller; without
+	// one, the deletion does not wait, and the replicas stay.
+	// +kubebuilder:default=Keep
+	// +optional
+	OnDelete OnDelete `json:"onDelete,omitempty"`
+
 	// Idle removes the replicas of a workload that nobody uses.
 	// +optional
 	Idle *Idle `json:"idle,omitempty"`
@@ -146,6 +153,17 @@ const (
 	ActuationScale  Actuation = "Scale"  // write the scale subresource
 	ActuationHPA    Actuation = "HPA"    // keep a HorizontalPodAutoscaler that writes it
 	ActuationAdvise Actuation = "Advise" // only report decisions
+)
+
+// OnDelete is what a deleted GPUAutoscaler leaves.
+//
+// +kubebuilder:validation:Enum=Keep;Restore
+type OnDelete string
+
+// The values of OnDelete.
+const (
+	OnDeleteKeep    OnDelete = "Keep"    // the replicas as they are
+	OnDeleteRestore OnDelete = "Restore" // the replicas from before it
 )
 
 // Signal is one measure of the load, with its target: exactly one of gpu, pods, query

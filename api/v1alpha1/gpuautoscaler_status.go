@@ -76,6 +76,9 @@ type GPUAutoscalerStatus struct {
 	// Override is set while the spec has an override.
 	// +optional
 	Override *OverrideStatus `json:"override,omitempty"`
+	// ReplicasBefore are those from before this object has set any, for onDelete: Restore.
+	// +optional
+	ReplicasBefore *ReplicasBefore `json:"replicasBefore,omitempty"`
 	// Idle is set while the spec has idle, and something is to be said.
 	// +optional
 	Idle *IdleStatus `json:"idle,omitempty"`
@@ -201,6 +204,13 @@ type LearnedStartup struct {
 	P95Seconds int32 `json:"p95Seconds"`
 	// Samples is the number of starts.
 	Samples int32 `json:"samples"`
+}
+
+// ReplicasBefore are a target's replicas from before a GPUAutoscaler has set any.
+type ReplicasBefore struct {
+	// Target is the kind and the name.
+	Target   string `json:"target"`
+	Replicas int32  `json:"replicas"`
 }
 
 // OwnedHPA identifies a HorizontalPodAutoscaler that the controller has created.

@@ -98,7 +98,10 @@ func TestIdleEnds(t *testing.T) {
 	}
 	f(0, "nothing happens", func(*Policy, *Observation, *State, *time.Time) {})
 	f(0, "no values", func(_ *Policy, o *Observation, _ *State, _ *time.Time) { o.Totals = nil })
-	f(0, "a long pause", func(_ *Policy, _ *Observation, s *State, now *time.Time) { *now = t0.Add(24 * time.Hour); s.Since = time.Time{} })
+	f(0, "a long pause", func(_ *Policy, _ *Observation, s *State, now *time.Time) {
+		*now = t0.Add(24 * time.Hour)
+		s.Since = time.Time{}
+	})
 	f(0, "the clock goes back", func(_ *Policy, _ *Observation, _ *State, now *time.Time) { *now = t0.Add(-time.Hour) })
 	f(1, "a request in the queue", func(_ *Policy, o *Observation, _ *State, _ *time.Time) { o.Totals[0].Value = 1 })
 	f(2, "an override", func(p *Policy, _ *Observation, _ *State, _ *time.Time) {

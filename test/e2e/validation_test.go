@@ -98,6 +98,8 @@ func TestCRDAndControllerAgree(t *testing.T) {
 	f(false, "an unknown freeze", override(func(o *v1alpha1.Override) { o.Freeze = "In" }))
 	f(false, "an override without a reason", override(func(o *v1alpha1.Override) { o.Replicas, o.Reason = n(1), " " }))
 	f(false, "an override without an end", override(func(o *v1alpha1.Override) { o.Replicas, o.Until = n(1), metav1.Time{} }))
+	f(true, "onDelete", func(s *spec) { s.OnDelete = v1alpha1.OnDeleteRestore })
+	f(false, "an unknown onDelete", func(s *spec) { s.OnDelete = "Orphan" })
 	idle := func(after time.Duration, to int32, change ...func(*spec)) func(*spec) {
 		return func(s *spec) {
 			s.Idle = &v1alpha1.Idle{After: metav1.Duration{Duration: after}, To: to}

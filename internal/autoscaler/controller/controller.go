@@ -285,6 +285,8 @@ func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unst
 		delete(c.workloads, key)
 		c.unroute(w)
 		w.cancel()
+		last := w.object.Load() // a deletion tells the identity only
+		c.running.Go(func() { c.restore(ctx, last, w) })
 	case !gone && w != nil:
 		w.setObject(a, flaws)
 	case !gone && ctx.Err() == nil:

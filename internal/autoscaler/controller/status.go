@@ -240,6 +240,7 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		Memory:             memory.Of(&r.state, r.at),
 		Objectives:         objective.Status(r.objectives),
 		HPA:                r.hpa,
+		ReplicasBefore:     r.before,
 	}
 	if st.Memory != nil {
 		st.Memory.Requests = r.record

@@ -46,6 +46,7 @@ type workload struct {
 	cancel context.CancelFunc
 	wake   chan struct{}
 	status *statusWriter
+	ended  chan struct{}       // closed when run has ended
 	places map[string]struct{} // as in Controller.routes; guarded by Controller.mu
 
 	object      atomic.Pointer[v1alpha1.GPUAutoscaler]
@@ -77,6 +78,9 @@ type workload struct {
 	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
 	bounds                bounds.Keeper
 	reclaim               reclaim.Keeper
+	before                *v1alpha1.ReplicasBefore // nil: not recorded, or not known
+	mayRecord             bool                     // it only advised before
+	last                  *scale.Decision          // nil: an obstacle prevented it
 	objectives            objective.Keeper
 	merged                *v1alpha1.Memory // whose record objectives has
 	learner               objective.Learner
@@ -109,7 +113,7 @@ type plan struct {
 func newWorkload(ctx context.Context, s *shared, route func(*workload, map[string]struct{}), a *v1alpha1.GPUAutoscaler) *workload {
 	w := &workload{
 		shared: s, route: route, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name},
-		wake: make(chan struct{}, 1), advised: -1,
+		wake: make(chan struct{}, 1), ended: make(chan struct{}), advised: -1,
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	w.object.Store(a)
@@ -151,6 +155,7 @@ const (
 
 // run makes a pass whenever one is requested, and at least once per tick.
 func (w *workload) run() {
+	defer close(w.ended)
 	defer w.cancel()
 	tick := time.NewTimer(0)
 	defer tick.Stop()
@@ -196,6 +201,7 @@ type report struct {
 	record       []v1alpha1.RequestsRecord // of objectives
 	draining     *metav1.Condition         // nil: the spec has no drain
 	idle         *reclaim.Report           // nil: the spec has no idle, or no decision was made
+	before       *v1alpha1.ReplicasBefore
 
 	contradictions []string // of exporters about the pods, see trust.Audit
 }
@@ -208,6 +214,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		w.state, w.memory = memory.Decode(w.memory, now), nil
 	}
 	w.restoreObjectives(a)
+	w.followBefore(a)
 	w.compile(a)
 	r.plan = w.plan.Load()
 	t, err := w.shared.deps.Scaler.Resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
@@ -234,6 +241,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		spent = w.decide(r, now)
 	}
 	r.learned, r.scaledAt, r.state, r.hpa = w.startup.Learned(), w.scaledAt, w.state, w.hpa.Status(a.Name)
+	w.last, r.before = r.decision, w.before
 	r.contradictions = w.shared.audit.Contradictions(w.pods)
 	r.limited = w.limitedTarget(now)
 	w.recordObstacle(r)
@@ -391,7 +399,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	w.drain(r, &pol, &obs, pods, now)
 	r.idle = w.reclaim.Observe(&pol, &d, r.object)
-	byHPA, leading := p.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading()
+	byHPA, leading := p.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading() && w.recordBefore(r)
 	free := byHPA || w.removeHPA(r, false)
 	switch {
 	case byHPA && leading:

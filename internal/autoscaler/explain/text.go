@@ -26,6 +26,9 @@ func Write(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 			fmt.Fprintf(out, "  %s is %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}
+	if b := s.ReplicasBefore; b != nil && a.Spec.OnDelete == v1alpha1.OnDeleteRestore {
+		fmt.Fprintf(out, "  when it is deleted, %s gets %d replicas again, as before it\n", b.Target, b.Replicas)
+	}
 	for _, p := range s.Pending {
 		fmt.Fprintf(out, "  %d held up by %s: %s\n", p.Replicas, p.Reason, p.Message)
 	}

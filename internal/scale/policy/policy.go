@@ -47,6 +47,9 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	if allowed := []v1alpha1.Actuation{v1alpha1.ActuationScale, v1alpha1.ActuationHPA, v1alpha1.ActuationAdvise}; !slices.Contains(allowed, c.Actuation) {
 		errs = append(errs, field.NotSupported(path.Child("actuation"), c.Actuation, allowed))
 	}
+	if d := spec.OnDelete; d != "" && d != v1alpha1.OnDeleteKeep && d != v1alpha1.OnDeleteRestore {
+		errs = append(errs, field.NotSupported(path.Child("onDelete"), d, []v1alpha1.OnDelete{v1alpha1.OnDeleteKeep, v1alpha1.OnDeleteRestore}))
+	}
 	errs = append(errs, compileBounds(&c.Policy, spec, path)...)
 	errs = append(errs, compileSignals(&c, spec, path.Child("signals"))...)
 	if err := compileFormula(&c, spec, path.Child("formula")); err != nil && len(errs) == 0 {

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+// gone deletes an object and waits until it is gone.
+func gone(t *testing.T, obj client.Object) (took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	if err := rig.Client.Delete(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(fmt.Errorf("%s is still there", obj.GetName()), err)
+	})
+	return time.Since(began)
+}
+
+// restored creates a GPUAutoscaler with onDelete: Restore that scales a workload of 2 to 4.
+func restored(t *testing.T, ns, name string) *v1alpha1.GPUAutoscaler {
+	t.Helper()
+	a, four := newAutoscaler(t, name), int32(4)
+	a.Namespace, a.Spec.MinReplicas, a.Spec.OnDelete = ns, &four, v1alpha1.OnDeleteRestore
+	if err := rig.Client.Create(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// A deleted GPUAutoscaler leaves the replicas from before it. A deletion waits for no
+// controller: without one, the replicas stay, and the namespace goes.
+func TestOnDelete(t *testing.T) {
+	const name = "hold"
+	offer(name, 0.3)
+	deploy(t, name, 2, time.Second)
+	a := restored(t, namespace, name)
+	wantReplicas(t, name, "4", func(n int32) bool { return n == 4 })
+	if b := status(t, name).ReplicasBefore; b == nil || b.Replicas != 2 {
+		t.Fatalf("status.replicasBefore is %+v, want 2", b)
+	}
+	seen := record(t, name)
+	gone(t, a)
+	wantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
+	for _, n := range seen.values() {
+		if n != 4 && n != 2 {
+			t.Errorf("replicas went %v", seen.values())
+		}
+	}
+
+	a = restored(t, namespace, name)
+	wantReplicas(t, name, "4", func(n int32) bool { return n == 4 })
+	other := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "leaves"}}
+	if err := rig.Client.Create(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if err := rig.Client.Create(t.Context(), stack.Deployment(other.Name, "web", 0, time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	restored(t, other.Name, "web")
+	rig.KillController()
+	if took := gone(t, a); took > 5*time.Second {
+		t.Errorf("without a controller the deletion took %v", took)
+	}
+	gone(t, other)
+	if err := rig.StartController(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leads(t, rig.ControllerURL, true)
+	stays(t, name, 4, 5*time.Second)
+}
