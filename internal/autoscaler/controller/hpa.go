@@ -32,6 +32,9 @@ func (w *workload) followHPA(a *v1alpha1.GPUAutoscaler) {
 func (w *workload) actuateByHPA(r *report, pods []*corev1.Pod) {
 	d := r.decision
 	within := target.RangeOf(r.bounds, d.Replicas)
+	if d.Idle.Down {
+		within.Low = min(within.Low, d.Replicas) // also to 0
+	}
 	if !w.shared.hpas.IsKept(w.ctx, r.object, r.target, within, &w.hpa) {
 		w.writeHPA(r, func(ctx context.Context) error {
 			if !w.isUpToDate(ctx, r) {

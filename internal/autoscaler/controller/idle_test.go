@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -169,4 +171,22 @@ func TestOverridesAndAdviceKeepTheReplicas(t *testing.T) {
 		a.Spec.Schedules = []v1alpha1.Schedule{{Name: "always", Cron: "* * * * *", Duration: &metav1.Duration{Duration: time.Hour}, MinReplicas: &two}}
 	})
 	f("advice only", func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationAdvise })
+}
+
+// The HorizontalPodAutoscaler of actuation: HPA may go where idle goes, and only then.
+func TestIdleReachesTheHPA(t *testing.T) {
+	x := newIdling(t, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationHPA })
+	f := func(want int32, seconds int) {
+		t.Helper()
+		x.seconds(seconds, 0, 0, 0, 0)
+		var h autoscalingv2.HorizontalPodAutoscaler
+		if err := x.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "gpupilot-notebook"}, &h); err != nil {
+			t.Fatal(err)
+		}
+		if *h.Spec.MinReplicas != want {
+			t.Errorf("its minReplicas is %d, want %d", *h.Spec.MinReplicas, want)
+		}
+	}
+	f(2, 30)
+	f(0, 45)
 }
