@@ -80,17 +80,13 @@ func (f *Fleet) lastChange(w *view.Workload) *view.Event {
 // reason of an override is a tenant's text.
 func heldBy(w *view.Workload) string {
 	var out []string
-	if w.Override != "" {
-		out = append(out, "override: "+w.Override)
-	}
-	if len(w.Schedules) > 0 {
-		out = append(out, "schedule "+strings.Join(w.Schedules, ", "))
+	for _, x := range [][2]string{{"override: ", w.Override}, {"schedule ", strings.Join(w.Schedules, ", ")}, {"idle: ", w.Idle}} {
+		if x[1] != "" {
+			out = append(out, x[0]+x[1])
+		}
 	}
 	if w.Rollout {
 		out = append(out, "rollout")
-	}
-	if w.Idle != "" {
-		out = append(out, "idle: "+w.Idle)
 	}
 	if w.Leaving > 0 {
 		out = append(out, fmt.Sprintf("%d draining", w.Leaving))
