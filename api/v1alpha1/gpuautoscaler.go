@@ -11,6 +11,7 @@ import (
 // GPUAutoscaler sets the replicas of one workload from metrics of its GPUs, of its
 // pods, or of a query.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.pair) || self.spec.pair.with != self.metadata.name",message="spec.pair.with must name another GPUAutoscaler"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=gpa,categories=all
@@ -109,6 +110,10 @@ type GPUAutoscalerSpec struct {
 	// Drain lets replicas finish their requests before a scale-down removes them.
 	// +optional
 	Drain *Drain `json:"drain,omitempty"`
+
+	// Pair keeps the replicas in a ratio to those of another GPUAutoscaler.
+	// +optional
+	Pair *Pair `json:"pair,omitempty"`
 
 	// OnDelete is what becomes of the replicas when this object is deleted: Keep leaves them,
 	// Restore sets those from before this object. Restore needs a running controller; without

@@ -34,7 +34,8 @@ func decide(p Policy, o Observation, s State, now time.Time) (d Decision, _ Stat
 	s.Wants = recent.Remember(s.Wants, recent.Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
 	want = e.stabilize(want, &s)
 	want = e.limit(want, s.Changes)
-	want = e.keepStarting(want)
+	own := want
+	want = e.pair(e.keepStarting(want))
 	want, unused := e.idle(want, &s)
 	want = e.bound(want, &s)
 	s.Zeroed = want == 0 && (o.Replicas > 0 || s.Zeroed || p.Min == 0)
@@ -42,7 +43,7 @@ func decide(p Policy, o Observation, s State, now time.Time) (d Decision, _ Stat
 	d = Decision{
 		Time: now, Current: o.Replicas, Replicas: want, Rule: e.rule(), Steps: e.steps, Inputs: e.inputs,
 		Serving: e.serving, Starting: e.starting, Unschedulable: e.unschedulable + e.expired,
-		Rollout: e.rollout, Idle: unused,
+		Rollout: e.rollout, Idle: unused, Own: own,
 	}
 	if d.Replicas < d.Current {
 		d.Victims = e.victims(int(d.Replicas))

@@ -32,6 +32,7 @@ const (
 	RuleStabilization Rule = "Stabilization" // the stabilisation window holds the number
 	RuleRate          Rule = "Rate"          // a behavior policy limits the step
 	RuleDescent       Rule = "Descent"       // the default limit of scale-down steps, without a behavior policy
+	RulePair          Rule = "Pair"          // the ratio to what the partner wants
 	RuleIdle          Rule = "Idle"          // nobody has used the workload for long
 	RuleBounds        Rule = "Bounds"        // minReplicas, maxReplicas
 	RuleBudget        Rule = "Budget"        // the GPU budget
@@ -134,6 +135,10 @@ type Decision struct {
 
 	Rollout Rollout     `json:"rollout,omitzero"`
 	Idle    idle.Report `json:"idle,omitzero"`
+
+	// Own is what the signals ask for, with windows and rates: the partner of Policy.Pair
+	// follows it. It knows nothing of that one.
+	Own int32 `json:"own,omitempty"`
 
 	// Leave names the pods that are to be out of the endpoints: Leaving of them finish their
 	// requests, the others are removed. A pod that leaves and is not named is to serve again.

@@ -40,8 +40,7 @@ func (e *engine) idle(want int32, s *State) (int32, idle.Report) {
 // isAskedFor reports whether something else than the load asks for more replicas than these,
 // or for no change, or a signal is above its activation.
 func (e *engine) isAskedFor(replicas int32) bool {
-	in := &e.p.InForce
-	for _, o := range []Origin{in.Min, in.Max, in.Up, in.Down} {
+	for _, o := range []Origin{e.p.InForce.Min, e.p.InForce.Max, e.p.InForce.Up, e.p.InForce.Down} {
 		if o.Rule == RuleOverride || o.Rule == RuleSchedule && e.p.Min > replicas {
 			return true
 		}

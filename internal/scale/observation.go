@@ -115,6 +115,8 @@ type Observation struct {
 	Version  string    // of the pods that are created now; empty: not known
 	Totals   []Reading // from queries, for the workload as a whole; one for each of Policy.Signals
 
+	Partner Reading // Decision.Own of the partner of Policy.Pair
+
 	Ordered         bool           // its controller removes the highest ordinals
 	Disruptions     []drain.Budget // for Policy.Drain
 	DisruptionsLost bool           // they are not known

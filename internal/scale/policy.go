@@ -170,6 +170,9 @@ type Policy struct {
 	// removes it; 0: it is removed at once.
 	Drain time.Duration
 
+	// Pair binds the replicas to those of another workload.
+	Pair Pair
+
 	// Idle is what happens once nobody uses the workload.
 	Idle idle.Policy
 

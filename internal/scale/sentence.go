@@ -71,6 +71,11 @@ func (s Step) Sentence() string {
 		return fmt.Sprintf("the budget is %d GPUs: %d instead of %d", f.Limit, s.After, s.Before)
 	case RuleDisabled:
 		return fmt.Sprintf("scaling %s is disabled: %d instead of %d", upOrDown(f.Down), s.After, s.Before)
+	case RulePair:
+		if f.Failed != "" {
+			return fmt.Sprintf("what its pair %s wants is %s: keep %d instead of %d", f.By, f.Failed, s.After, s.Before)
+		}
+		return fmt.Sprintf("its pair %s wants %s, %s for each: %d instead of %d", f.By, quantity(f.Value, ""), quantity(f.Target, ""), s.After, s.Before)
 	case RuleIdle:
 		return fmt.Sprintf("no GPU was active and no request in flight for %s: %d instead of %d until somebody uses it", duration(f.Wait), s.After, s.Before)
 	case RuleOverride, RuleSchedule:

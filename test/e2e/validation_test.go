@@ -98,6 +98,27 @@ func TestCRDAndControllerAgree(t *testing.T) {
 	f(false, "an unknown freeze", override(func(o *v1alpha1.Override) { o.Freeze = "In" }))
 	f(false, "an override without a reason", override(func(o *v1alpha1.Override) { o.Replicas, o.Reason = n(1), " " }))
 	f(false, "an override without an end", override(func(o *v1alpha1.Override) { o.Replicas, o.Until = n(1), metav1.Time{} }))
+	pair := func(with, low, high string) func(*spec) {
+		return func(s *spec) {
+			if s.Pair = (&v1alpha1.Pair{With: with}); low != "" {
+				s.Pair.Ratio.Min = quantity(low)
+			}
+			if high != "" {
+				s.Pair.Ratio.Max = quantity(high)
+			}
+		}
+	}
+	f(true, "a pair", pair("decode", "0.25", "4"))
+	f(true, "a pair with one ratio", pair("decode", "500m", "500m"))
+	f(true, "a pair with a minimum", pair("decode", "0", ""))
+	f(true, "a pair with a maximum", pair("decode", "", "1k"))
+	f(false, "a pair with itself", pair("checked", "1", "2"))
+	f(false, "a pair with none", pair("", "1", "2"))
+	f(false, "a pair without a ratio", pair("decode", "", ""))
+	f(false, "a ratio that is negative", pair("decode", "-1", ""))
+	f(false, "a ratio of none", pair("decode", "", "0"))
+	f(false, "a ratio of too many", pair("decode", "1001", ""))
+	f(false, "a ratio from more to less", pair("decode", "2", "1"))
 	f(true, "onDelete", func(s *spec) { s.OnDelete = v1alpha1.OnDeleteRestore })
 	f(false, "an unknown onDelete", func(s *spec) { s.OnDelete = "Orphan" })
 	idle := func(after time.Duration, to int32, change ...func(*spec)) func(*spec) {

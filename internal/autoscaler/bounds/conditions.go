@@ -48,6 +48,8 @@ func IsNotable(c *metav1.Condition) bool {
 		return c.Status == metav1.ConditionTrue || c.Reason != v1alpha1.ReasonNotDraining
 	case v1alpha1.ConditionRollout:
 		return c.Status == metav1.ConditionTrue
+	case v1alpha1.ConditionPaired:
+		return c.Status != metav1.ConditionTrue
 	case v1alpha1.ConditionIdle:
 		return c.Status != metav1.ConditionFalse
 	case v1alpha1.ConditionScalingLimited:

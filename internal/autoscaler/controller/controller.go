@@ -29,6 +29,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/pairing"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
@@ -119,6 +120,7 @@ type shared struct {
 	gates   *drain.Gates
 	hpas    *target.HPAs
 	budgets drain.Disruptions
+	pairs   pairing.Index
 	recalls sync.Mutex                 // see objective.Recorded
 	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
 	asking  map[string][]queries.Owner // by namespace, see askQueries; of the goroutine of discover
@@ -278,6 +280,9 @@ func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unst
 	}
 	c.mu.Unlock()
 	before, after := c.rivals.SetAutoscaler(a, gone || badSpec != nil || !c.isValid(a))
+	if compiled, err := policy.Compile(a); gone || err == nil {
+		c.pairs.Set(key, compiled.Pair, gone) // one whose spec is invalid stays what it was
+	}
 	c.mu.Lock()
 	w := c.workloads[key]
 	switch {

@@ -12,7 +12,9 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
@@ -84,6 +86,22 @@ func (c *Controller) sample(now time.Time) {
 		w.recordMinute(now, w.metered.SampledReadings())
 		w.mu.Unlock()
 	}
+}
+
+// countPods counts the target's serving and starting pods.
+func (w *workload) countPods(t *target.Target) (serving, starting int32) {
+	for _, pod := range replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector).Pods {
+		if replica.Finished(pod) {
+			continue
+		}
+		switch phase, _ := replica.PhaseOf(pod); phase {
+		case scale.Serving:
+			serving++
+		case scale.Starting:
+			starting++
+		}
+	}
+	return serving, starting
 }
 
 // sampleTerms adds the sum over the serving pods of each metric that signals read, such

@@ -252,6 +252,9 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	if r.blocked() || r.plan != nil && r.plan.Policy.Drain == 0 {
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionDraining)
 	}
+	if r.blocked() || r.decision != nil && r.partner == nil {
+		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionPaired)
+	}
 	switch st.Idle = base.Idle; {
 	case r.decision != nil && r.idle != nil:
 		st.Idle = r.idle.Status()
@@ -326,6 +329,9 @@ func conditionsOf(r *report) []metav1.Condition {
 	}
 	if r.idle != nil {
 		all = append(all, r.idle.Condition())
+	}
+	if r.partner != nil {
+		all = append(all, r.partner.Condition(r.decision))
 	}
 	return append(all, bounds.Conditions(r.bounds, r.decision, signals, r.object.Status.Conditions)...)
 }

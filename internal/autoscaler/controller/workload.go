@@ -22,6 +22,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/pairing"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/reclaim"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
@@ -202,6 +203,7 @@ type report struct {
 	draining     *metav1.Condition         // nil: the spec has no drain
 	idle         *reclaim.Report           // nil: the spec has no idle, or no decision was made
 	before       *v1alpha1.ReplicasBefore
+	partner      *pairing.Partner // nil: it is in no pair, or no decision was made
 
 	contradictions []string // of exporters about the pods, see trust.Audit
 }
@@ -236,6 +238,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		}
 		if err == nil {
 			r.serving, r.starting = w.countPods(&t)
+			w.shared.pairs.PublishAsIs(w.key, t.Replicas, now)
 		}
 	} else {
 		spent = w.decide(r, now)
@@ -346,22 +349,6 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err
 	return verdict{}
 }
 
-// countPods counts the target's serving and starting pods.
-func (w *workload) countPods(t *target.Target) (serving, starting int32) {
-	for _, pod := range replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector).Pods {
-		if replica.Finished(pod) {
-			continue
-		}
-		switch phase, _ := replica.PhaseOf(pod); phase {
-		case scale.Serving:
-			serving++
-		case scale.Starting:
-			starting++
-		}
-	}
-	return serving, starting
-}
-
 // decide makes the decision of a pass for a workload without an obstacle.
 func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	began := time.Now()
@@ -388,12 +375,16 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 		w.state = memory.Resume(w.state, gap)
 	}
 	w.suspended = false
+	if r.partner = w.shared.pairs.Of(w.key); r.partner != nil {
+		pol.Pair, obs.Partner = r.partner.Pair, r.partner.Wants
+	}
 	before := w.state
 	w.prepareDrain(&pol, &obs, r, &units)
 	d, after := scale.Decide(pol, obs, before, now)
 	spent = time.Since(began)
 	w.shared.meters.RecordDecision(&d, spent)
 	w.state, r.decision, r.requests = after, &d, requestRates(&obs)
+	w.shared.pairs.Publish(w.key, &pol, &d, p.Actuation == v1alpha1.ActuationAdvise)
 	w.objectives.Observe(&p.Compiled, pods, w.shared.deps.Store, now, pol.MaxAge)
 	w.state = w.learner.Learn(&unbounded, w.state, w.past(p), now)
 	r.early = w.isEarly(&d, now, pol.MaxAge)

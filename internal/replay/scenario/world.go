@@ -29,6 +29,7 @@ type world struct {
 	stopped   bool
 	version   string // of pods that are created
 	created   int
+	partner   int32 // what the partner of spec.pair wants
 	drains
 }
 
@@ -106,6 +107,8 @@ func (w *world) assign(s assignment, now time.Time) (err error) {
 		w.ordered = true
 	case "disruptions":
 		w.budget, err = parseBudget(s.value)
+	case "partner":
+		w.partner, err = parseCount(s.value)
 	case "age":
 		w.age, err = time.ParseDuration(s.value)
 	case "frozen":
@@ -211,6 +214,9 @@ func (w *world) decide(at time.Duration) scale.Decision {
 	now := timelineStart.Add(at)
 	p := w.policy
 	w.compiled.Apply(&p, now, timelineStart)
+	if pair := w.compiled.Pair; pair.With != "" {
+		p.Pair = scale.Pair{With: pair.With, PerPartner: pair.Least}
+	}
 	d, state := scale.Decide(p, w.observe(now), w.state, now)
 	w.state, w.replicas = state, d.Replicas
 	w.applyDrain(&d, now)
@@ -223,7 +229,7 @@ func (w *world) observe(now time.Time) scale.Observation {
 	if w.stopped {
 		measured = w.frozen
 	}
-	o := scale.Observation{Replicas: w.replicas, Ordered: w.ordered, Disruptions: w.budget}
+	o := scale.Observation{Replicas: w.replicas, Ordered: w.ordered, Disruptions: w.budget, Partner: scale.Reading{Value: float64(w.partner), At: now, OK: true}}
 	index := map[scale.Phase]int{}
 	for _, p := range w.pods {
 		r := scale.Replica{Name: p.name, Version: p.version, Phase: p.phase, Since: p.since, Readings: w.groups[p.phase].readings(index[p.phase], measured)}

@@ -30,6 +30,7 @@ type Compiled struct {
 	Policy    scale.Policy // with the bounds of the spec; Apply sets those in force
 	Schedules []Schedule
 	Override  Override
+	Pair      Pair
 	Sources   []Source
 	Actuation v1alpha1.Actuation
 }
@@ -62,6 +63,8 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	c.Schedules, errs = schedules, append(errs, bad...)
 	override, bad := compileOverride(spec.Override, path.Child("override"))
 	c.Override, errs = override, append(errs, bad...)
+	pair, bad := compilePair(a, path.Child("pair"))
+	c.Pair, errs = pair, append(errs, bad...)
 	c.Policy.KeepZero = c.Actuation != v1alpha1.ActuationAdvise
 	return c, errs.ToAggregate()
 }

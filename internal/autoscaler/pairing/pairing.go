@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pairing finds the partners of GPUAutoscalers with spec.pair, tells each what the
+// other wants by its own signals, and says whether the ratio is kept.
+package pairing
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+)
+
+// Index has the pairs of all GPUAutoscalers. The zero Index is empty. Its methods may be called
+// concurrently.
+type Index struct {
+	mu    sync.Mutex
+	pairs map[types.NamespacedName]policy.Pair // of every object; zero: it declares none
+	wants map[types.NamespacedName]scale.Reading
+}
+
+// Set takes over what a spec declares, or forgets the object.
+func (x *Index) Set(key types.NamespacedName, p policy.Pair, gone bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if gone {
+		delete(x.pairs, key)
+		delete(x.wants, key)
+		return
+	}
+	if x.pairs == nil {
+		x.pairs, x.wants = map[types.NamespacedName]policy.Pair{}, map[types.NamespacedName]scale.Reading{}
+	}
+	x.pairs[key] = p
+}
+
+// Publish tells the partner what an object wants by its own signals, within its bounds. One that
+// only advises has the replicas that it has.
+func (x *Index) Publish(key types.NamespacedName, p *scale.Policy, d *scale.Decision, advises bool) {
+	n := min(max(d.Own, p.Min), d.Replicas)
+	if advises {
+		n = d.Current
+	}
+	x.PublishAsIs(key, n, d.Time)
+}
+
+// PublishAsIs tells the partner the replicas of an object that does not set any.
+func (x *Index) PublishAsIs(key types.NamespacedName, replicas int32, at time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if _, known := x.pairs[key]; known {
+		x.wants[key] = scale.Reading{Value: float64(replicas), At: at, OK: true}
+	}
+}
+
+// Partner is what an object knows of its partner. nil: it has none.
+type Partner struct {
+	Pair    scale.Pair // zero: the pair has a problem, and does not apply
+	Wants   scale.Reading
+	ratio   policy.Pair
+	problem [2]string // reason and message
+}
+
+// Of returns the partner of an object: the one that it names, or the one that names it.
+func (x *Index) Of(key types.NamespacedName) *Partner {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	mine := x.pairs[key]
+	from := x.naming(key)
+	if mine.With == "" && len(from) == 0 {
+		return nil
+	}
+	other := types.NamespacedName{Namespace: key.Namespace, Name: mine.With}
+	p := &Partner{ratio: mine}
+	if mine.With == "" {
+		other.Name = from[0]
+		p.ratio = x.pairs[other]
+	}
+	theirs, exists := x.pairs[other]
+	members := slices.Concat(from, x.naming(other)) // a pair has one that names the other
+	if mine.With != "" && theirs.With != "" {
+		members = append(members, other.Name)
+	}
+	switch {
+	case !exists:
+		p.problem = [2]string{v1alpha1.ReasonPairNotFound, fmt.Sprintf("there is no GPUAutoscaler %s in this namespace: the own signals decide", other.Name)}
+	case len(members) > 1:
+		slices.Sort(members)
+		p.problem = [2]string{v1alpha1.ReasonPairAmbiguous, fmt.Sprintf("a pair has two members of which one names the other, and here %s do so: the own signals decide", strings.Join(slices.Compact(members), ", "))}
+	case mine.With != "":
+		p.Pair, p.Wants = scale.Pair{With: other.Name, PerPartner: mine.Least}, x.wants[other]
+	default:
+		p.Pair, p.Wants = scale.Pair{With: other.Name, Lower: true}, x.wants[other]
+		if theirs.Most > 0 {
+			p.Pair.PerPartner = 1 / theirs.Most
+		}
+	}
+	return p
+}
+
+// naming returns the names of the objects that name this one. x.mu is held.
+func (x *Index) naming(key types.NamespacedName) (out []string) {
+	for k, p := range x.pairs {
+		if k.Namespace == key.Namespace && p.With == key.Name {
+			out = append(out, k.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Condition returns ConditionPaired of a decision. Its message has no numbers of the load,
+// because each change of it is written.
+func (p *Partner) Condition(d *scale.Decision) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionPaired, Status: metav1.ConditionFalse, Reason: p.problem[0], Message: p.problem[1]}
+	if p.problem[0] != "" {
+		return c
+	}
+	c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonPairKept
+	c.Message = fmt.Sprintf("with %s, %s", p.Pair.With, p.ratio)
+	for i := range d.Steps {
+		if s := &d.Steps[i]; s.Rule == scale.RulePair && s.After > d.Replicas {
+			c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonPairBounded
+			c.Message += ": maxReplicas, the budget or something else that bounds the replicas does not allow it"
+		} else if s.Rule == scale.RulePair && s.Facts.Failed != "" {
+			c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonPairUnknown
+			c.Message += ": what that one wants is not known, so no replica is removed"
+		}
+	}
+	return c
+}
