@@ -21,7 +21,7 @@ type Idle struct {
 	To int32 `json:"to,omitempty"`
 }
 
-// ConditionIdle: nobody uses the workload, so that its replicas are about to be removed, or
+// ConditionIdle says that nobody uses the workload, so that its replicas are about to be removed, or
 // were. The condition exists if the spec has idle. False has no effect on Ready.
 const ConditionIdle = "Idle"
 

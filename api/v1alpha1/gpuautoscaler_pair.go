@@ -33,7 +33,7 @@ type PairRatio struct {
 	Max *resource.Quantity `json:"max,omitempty"`
 }
 
-// ConditionPaired: the replicas are kept in the ratio of a pair. The condition exists in a pair
+// ConditionPaired says that the replicas are kept in the ratio of a pair. The condition exists in a pair
 // only. False has no effect on Ready.
 const ConditionPaired = "Paired"
 

@@ -92,7 +92,7 @@ func TestANotebookThatNobodyUsesIsRemoved(t *testing.T) {
 	contains(t, x.w.shown.Idle, "nobody uses it")
 	announced := st.Idle.ScaleDownAt.Time
 	for range 30 {
-		if st = x.second(0, 0, 0, 0); x.replicas("notebook") == 0 {
+		if x.second(0, 0, 0, 0); x.replicas("notebook") == 0 {
 			break
 		}
 	}

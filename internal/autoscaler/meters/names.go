@@ -79,7 +79,7 @@ func NamesOf(p *scale.Policy) []SignalNames {
 }
 
 // Readings appends what the history keeps of a decision, after RecordDecision.
-func (w *Workload) Readings(list []history.Value, d *scale.Decision, names []SignalNames) []history.Value {
+func (s *Workload) Readings(list []history.Value, d *scale.Decision, names []SignalNames) []history.Value {
 	for _, x := range []struct {
 		m history.Metric
 		n int32
@@ -92,8 +92,8 @@ func (w *Workload) Readings(list []history.Value, d *scale.Decision, names []Sig
 	} {
 		list = append(list, history.Reading(x.m, float64(x.n)))
 	}
-	for i := range w.Signals {
-		in, m := &w.Signals[i], &names[i]
+	for i := range s.Signals {
+		in, m := &s.Signals[i], &names[i]
 		if in.hasValue {
 			value := m.perReplica
 			if in.valueIsTotal {
@@ -107,9 +107,9 @@ func (w *Workload) Readings(list []history.Value, d *scale.Decision, names []Sig
 }
 
 // SampledReadings returns what the history keeps of the parts that are sampled.
-func (w *Workload) SampledReadings() []history.Value {
-	list := []history.Value{history.Reading(gpusName, float64(w.Sampled.GPUs))}
-	for _, x := range w.Sampled.Sums {
+func (s *Workload) SampledReadings() []history.Value {
+	list := []history.Value{history.Reading(gpusName, float64(s.Sampled.GPUs))}
+	for _, x := range s.Sampled.Sums {
 		list = append(list, history.Reading(history.NewMetric(podsSumName, "metric", x.Metric), x.Value))
 	}
 	return list
