@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,15 +27,15 @@ import (
 )
 
 // failedChecks are the codes of the checks that do not pass, with a question mark those that
-// could not run.
-func failedChecks(t *testing.T, s doctor.Selection) string {
+// could not run. now is the doctor's clock.
+func failedChecks(t *testing.T, s doctor.Selection, now func() time.Time) string {
 	t.Helper()
 	api, err := remote.NewAPI(rig.REST)
 	if err != nil {
 		t.Fatal(err)
 	}
 	controller := remote.Controller{Cluster: &remote.Cluster{}, Address: rig.ControllerURL}
-	where := doctor.Where{API: api, Namespace: stack.Namespace, Now: time.Now, Controller: func(ctx context.Context, v *view.View) error {
+	where := doctor.Where{API: api, Namespace: stack.Namespace, Now: now, Controller: func(ctx context.Context, v *view.View) error {
 		return controller.Get(ctx, "api/v1/view", nil, v)
 	}}
 	checks, err := s.Select()
@@ -59,8 +60,13 @@ func failedChecks(t *testing.T, s doctor.Selection) string {
 // wantFailed waits until exactly these checks fail.
 func wantFailed(t *testing.T, what, want string, s doctor.Selection) {
 	t.Helper()
+	wantFailedAt(t, what, want, s, time.Now)
+}
+
+func wantFailedAt(t *testing.T, what, want string, s doctor.Selection, now func() time.Time) {
+	t.Helper()
 	err := stack.Eventually(t.Context(), 30*time.Second, func() error {
-		if got := failedChecks(t, s); got != want {
+		if got := failedChecks(t, s, now); got != want {
 			return fmt.Errorf("%q fail, want %q", got, want)
 		}
 		return nil
@@ -137,6 +143,38 @@ func TestDoctor(t *testing.T) {
 	}, func() { container().Lifecycle = nil })
 	a := &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	change("GP408", a, func() { a.Spec.MaxReplicas = 1000 }, func() { a.Spec.MaxReplicas = 12 })
+	bounded := func(code string, spec func(*v1alpha1.GPUAutoscalerSpec)) {
+		t.Helper()
+		var was v1alpha1.GPUAutoscalerSpec
+		change(code, a, func() { was = *a.Spec.DeepCopy(); spec(&a.Spec) }, func() { a.Spec = was })
+	}
+	four, two, six := int32(4), int32(2), int32(6)
+	in := func(d time.Duration) metav1.Time { return metav1.Time{Time: time.Now().Add(d)} }
+	bounded("GP414", func(s *v1alpha1.GPUAutoscalerSpec) {
+		s.MinReplicas, s.Override = &four, &v1alpha1.Override{Replicas: &two, Until: in(4 * time.Hour), Reason: "incident 4711"}
+	})
+	bounded("GP415", func(s *v1alpha1.GPUAutoscalerSpec) {
+		s.Behavior = &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: new(int32(0))}} // else it would hold them for 5 min, too
+		s.Override = &v1alpha1.Override{Replicas: &six, Until: in(50 * time.Minute), Reason: "incident 4711"}
+	})
+	bounded("GP416", func(s *v1alpha1.GPUAutoscalerSpec) {
+		s.Schedules = []v1alpha1.Schedule{{Name: "same", Start: "08:00", End: "18:00", MaxReplicas: &s.MaxReplicas}}
+	})
+	bounded("GP416", func(s *v1alpha1.GPUAutoscalerSpec) {
+		s.Override = &v1alpha1.Override{Replicas: &two, Until: in(31 * 24 * time.Hour), Reason: "incident 4711"}
+	})
+	bounded("GP417", func(s *v1alpha1.GPUAutoscalerSpec) {
+		start, lead, seconds := time.Now().UTC().Add(6*time.Hour), intstr.FromInt32(60), int32(600)
+		s.Startup = &v1alpha1.Startup{ExpectedSeconds: &seconds}
+		s.Schedules = []v1alpha1.Schedule{{Name: "late", Start: start.Format("15:04"), End: start.Add(time.Hour).Format("15:04"), MinReplicas: &two, LeadTime: &lead}}
+	})
+	change("", a, func() {
+		a.Spec.Schedules = []v1alpha1.Schedule{{Name: "night", TimeZone: "Europe/Berlin", Start: "02:10", End: "02:50", MinReplicas: &two}}
+	}, func() {
+		wantFailedAt(t, "GP418", "GP418", all, func() time.Time { return time.Date(2026, 3, 26, 12, 0, 0, 0, time.UTC) })
+		a.Spec.Schedules = nil
+	})
+	bounded("GP419", func(s *v1alpha1.GPUAutoscalerSpec) { s.Actuation = v1alpha1.ActuationHPA }) // which this controller may not write
 	p := &unstructured.Unstructured{}
 	p.SetAPIVersion("admissionregistration.k8s.io/v1")
 	p.SetKind("ValidatingAdmissionPolicy")

@@ -18,7 +18,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-func autoscaler(t *testing.T, spec string) *v1alpha1.GPUAutoscaler {
+func autoscaler(t testing.TB, spec string) *v1alpha1.GPUAutoscaler {
 	t.Helper()
 	var a v1alpha1.GPUAutoscaler
 	if err := yaml.UnmarshalStrict([]byte(spec), &a.Spec); err != nil {

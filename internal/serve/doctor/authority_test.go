@@ -18,7 +18,7 @@ import (
 )
 
 // authority is a caBundle with a certificate that is valid until then.
-func authority(t *testing.T, until time.Time) string {
+func authority(t testing.TB, until time.Time) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -88,7 +88,7 @@ type Selection struct {
 
 // Checks returns all checks, by code.
 func Checks() []Check {
-	all := slices.Concat(preChecks, nodeChecks, metricsChecks, scalingChecks, podChecks, trustChecks, capacityChecks)
+	all := slices.Concat(preChecks, nodeChecks, metricsChecks, scalingChecks, podChecks, boundsChecks, trustChecks, capacityChecks)
 	slices.SortFunc(all, func(a, b Check) int { return strings.Compare(a.Code, b.Code) })
 	return all
 }

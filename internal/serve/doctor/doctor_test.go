@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -40,6 +41,7 @@ type world struct {
 	mayNot  string               // a resource that the user may not create
 	view    view.View
 	viewErr error
+	now     time.Time // of the doctor
 }
 
 // parse reads an object or a list of objects as YAML.
@@ -63,7 +65,7 @@ const (
 func healthy(t testing.TB) *world {
 	t.Helper()
 	o := func(format string, args ...any) object_ { t.Helper(); return parse(t, fmt.Sprintf(format, args...)) }
-	w := &world{version: "v1.37.1", lists: map[string][]object_{}, single: map[string]object_{}, denied: map[string]bool{}}
+	w := &world{version: "v1.37.1", now: noon, lists: map[string][]object_{}, single: map[string]object_{}, denied: map[string]bool{}}
 	w.lists["nodes"] = []object_{o(gpuNode, "n1"), o(gpuNode, "n2"), o(`{metadata: {name: cpu}}`)}
 	w.lists["pods"] = []object_{
 		o(exporterPod, "gpupilot-agent", "n1"), o(exporterPod, "gpupilot-agent", "n2"),
@@ -175,13 +177,19 @@ func (w *world) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 // examine runs the checks of a selection on a cluster.
 func (w *world) examine(t testing.TB, s Selection) ([]Result, *Facts) {
 	t.Helper()
-	server := httptest.NewServer(w)
+	return w.examineOn(t, w, s)
+}
+
+// examineOn has another API server.
+func (w *world) examineOn(t testing.TB, h http.Handler, s Selection) ([]Result, *Facts) {
+	t.Helper()
+	server := httptest.NewServer(h)
 	defer server.Close()
 	api, err := remote.NewAPI(&rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
-	where := Where{API: api, Namespace: "gpupilot-system", Now: func() time.Time { return noon }, Controller: func(_ context.Context, v *view.View) error {
+	where := Where{API: api, Namespace: "gpupilot-system", Now: func() time.Time { return w.now }, Controller: func(_ context.Context, v *view.View) error {
 		*v = w.view
 		return w.viewErr
 	}}
@@ -247,7 +255,7 @@ func breaks(t *testing.T) map[string][]func(*world) {
 	lease := "/apis/coordination.k8s.io/v1/namespaces/gpupilot-system/leases/gpupilot-controller"
 	const rival = `{metadata: {namespace: llm, name: other}, spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}}}`
 	const dcgm = `{metadata: {namespace: %s, name: dcgm-exporter}, spec: {template: {spec: {containers: [{image: "nvcr.io/nvidia/k8s/dcgm-exporter:4.5"}]}}}, status: {desiredNumberScheduled: 2}}`
-	return map[string][]func(*world){
+	out := map[string][]func(*world){
 		"GP101": one(func(w *world) { w.version = "v1.29.4-gke.100" }),
 		"GP102": one(func(w *world) { w.mayNot = "clusterroles" }),
 		"GP103": one(func(w *world) {
@@ -360,6 +368,8 @@ func breaks(t *testing.T) map[string][]func(*world) {
 			w.single[lease]["spec"].(object_)["renewTime"] = "2026-11-24T11:00:00.000000Z"
 		}, func(w *world) { w.single[lease]["spec"].(object_)["holderIdentity"] = "" }),
 	}
+	maps.Copy(out, boundsBreaks(t))
+	return out
 }
 
 // Each check fails for what breaks it, and no other check does.
@@ -415,7 +425,7 @@ func TestAdoptedIsHealthy(t *testing.T) {
 // A check that cannot run says so.
 func TestCouldNotCheck(t *testing.T) {
 	for list, want := range map[string]string{
-		"nodes": "GP201? GP204? GP408?", "pods": "GP201? GP205? GP306? GP501? GP602?", "horizontalpodautoscalers": "GP401?", "gpuexporters": "GP202? GP203? GP206?",
+		"nodes": "GP201? GP204? GP408?", "pods": "GP201? GP205? GP306? GP501? GP602?", "horizontalpodautoscalers": "GP401? GP419?", "gpuexporters": "GP202? GP203? GP206?",
 		"clusterroles": "GP504?", "validatingadmissionpolicybindings": "GP503?", "poddisruptionbudgets": "GP413?", "gpupilot-controller": "GP603?",
 	} {
 		w := healthy(t)
@@ -454,7 +464,7 @@ func TestSelect(t *testing.T) {
 	f(Selection{Pre: true}, len(preChecks))
 	f(Selection{Only: []string{"gp301", "GP101"}}, 2, "GP301", "GP101")
 	f(Selection{Only: []string{"Metrics"}, Skip: []string{"GP306"}}, len(metricsChecks)-1)
-	f(Selection{Skip: []string{"scaling"}}, all-len(preChecks)-len(scalingChecks)-len(podChecks))
+	f(Selection{Skip: []string{"scaling"}}, all-len(preChecks)-len(scalingChecks)-len(podChecks)-len(boundsChecks))
 	if _, err := (&Selection{Only: []string{"GP999"}}).Select(); err == nil {
 		t.Error("an unknown code is accepted")
 	}

@@ -64,6 +64,9 @@ type Facts struct {
 	Leases      listed[lease]
 	Rights      listed[right]
 	View        listed[view.View] // of the controller
+
+	schedules    map[int]policy.ScheduleProblems // by index of Autoscalers; nil: not looked at yet
+	schedulesErr error
 }
 
 // listed is a list with the reason why it could not be read.
@@ -119,7 +122,8 @@ type scaler struct {
 		} `json:"updatePolicy"`
 	} `json:"spec"`
 	Status struct {
-		Conditions []metav1.Condition `json:"conditions"`
+		DesiredReplicas int32              `json:"desiredReplicas"` // of a HorizontalPodAutoscaler
+		Conditions      []metav1.Condition `json:"conditions"`
 	} `json:"status"`
 }
 

@@ -38,7 +38,7 @@ var scalingChecks = []Check{
 	},
 	{
 		Code: "GP405", Group: Scaling, Level: Error, Title: "targets of GPUAutoscalers can be scaled",
-		Fix: "the condition says why not: gpupilot explain NAMESPACE/NAME", run: conditions(v1alpha1.ConditionAbleToScale, "OwnedByAnother"),
+		Fix: "the condition says why not: gpupilot explain NAMESPACE/NAME", run: conditions(v1alpha1.ConditionAbleToScale, append([]string{"OwnedByAnother"}, hpaReasons...)...),
 	},
 	{
 		Code: "GP406", Group: Scaling, Level: Error, Title: "signals of GPUAutoscalers are readable",
@@ -199,21 +199,26 @@ func checkPool(f *Facts) (out []Finding, err error) {
 		if w == nil {
 			continue
 		}
-		need := map[string]int{}
-		for j := range w.Spec.Template.Spec.Containers {
-			for name, q := range w.Spec.Template.Spec.Containers[j].Resources.Limits {
-				for resource, n := range gpusOf(map[string]string{string(name): q.String()}) {
-					need[resource] += n
-				}
-			}
-		}
-		for resource, n := range need {
+		for resource, n := range w.gpus() {
 			if total := n * int(a.Spec.MaxReplicas); total > have[resource] && a.Spec.Budget == nil {
 				out = append(out, Finding{subject(a), fmt.Sprintf("%d replicas of %d %s each are %d, and the cluster has %d", a.Spec.MaxReplicas, n, resource, total, have[resource])})
 			}
 		}
 	}
 	return out, nil
+}
+
+// gpus are the GPUs of a replica, by resource.
+func (w *workload) gpus() map[string]int {
+	need := map[string]int{}
+	for i := range w.Spec.Template.Spec.Containers {
+		for name, q := range w.Spec.Template.Spec.Containers[i].Resources.Limits {
+			for resource, n := range gpusOf(map[string]string{string(name): q.String()}) {
+				need[resource] += n
+			}
+		}
+	}
+	return need
 }
 
 func checkReachable(f *Facts) (out []Finding, err error) {

@@ -28,6 +28,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/serve/doctor"
+	"github.com/gpupilot/gpupilot/internal/serve/remote"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -101,6 +104,28 @@ func able(t *testing.T, s *stack.Stack, name, reason, text string) {
 		}
 		return nil
 	})
+}
+
+// healthy checks that gpupilot doctor finds nothing about the scaling.
+func healthy(t *testing.T, s *stack.Stack) {
+	t.Helper()
+	api, err := remote.NewAPI(s.REST)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := remote.Controller{Cluster: &remote.Cluster{}, Address: s.ControllerURL}
+	w := doctor.Where{API: api, Namespace: stack.Namespace, Now: time.Now, Controller: func(ctx context.Context, v *view.View) error {
+		return c.Get(ctx, "api/v1/view", nil, v)
+	}}
+	checks, err := (&doctor.Selection{Only: []string{"scaling"}}).Select()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range doctor.Run(checks, w.Gather(t.Context(), false)) {
+		if r.Status != doctor.Passed {
+			t.Errorf("%s %s: %+v %s", r.Code, r.Status, r.Findings, r.Reason)
+		}
+	}
 }
 
 // recorder has every number of replicas of a Deployment, and who wrote it.
@@ -184,6 +209,7 @@ func TestOwnedHPA(t *testing.T) {
 	}
 	t.Logf("replicas %d, written by %q", numbers, writers)
 	able(t, s, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
+	healthy(t, s)
 
 	// The spec bounds it, and what others change in it is put back.
 	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"maxReplicas":25}}`)
