@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,16 +21,25 @@ import (
 // answer comes after a round trip.
 type fleetServer struct {
 	*world
+	mu    sync.Mutex
 	pages map[string]map[int][][]byte // by list and size of a page: compressed
 }
 
 const roundTrip = 10 * time.Millisecond
 
 func (s *fleetServer) ServeHTTP(out http.ResponseWriter, r *http.Request) {
-	time.Sleep(roundTrip) // of a network that this machine does not have
+	select {
+	case <-time.After(roundTrip): // of a network that this machine does not have
+	case <-r.Context().Done():
+	}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	list := parts[len(parts)-1]
-	if len(s.lists[list]) < 1000 || strings.HasPrefix(r.URL.Query().Get("labelSelector"), "app in") {
+	if len(parts) > 4 && parts[len(parts)-2] != "v1" { // of a namespace
+		if own := parts[len(parts)-2] + "/" + list; s.lists[own] != nil {
+			list = own
+		}
+	}
+	if len(s.lists[list]) < 10 || strings.HasPrefix(r.URL.Query().Get("labelSelector"), "app in") {
 		s.world.ServeHTTP(out, r)
 		return
 	}
@@ -41,6 +51,8 @@ func (s *fleetServer) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 
 // page returns the pages of a list.
 func (s *fleetServer) page(list string, size int) [][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if p := s.pages[list][size]; p != nil {
 		return p
 	}
@@ -105,7 +117,7 @@ func largeCluster(b *testing.B, nodes int) *fleetServer {
 		n["status"].(object_)["images"] = images
 		p["metadata"].(object_)["name"], p["metadata"].(object_)["managedFields"] = "gpupilot-agent-"+strconv.Itoa(i), managed
 		p["spec"].(object_)["nodeName"] = name
-		p["status"].(object_)["containerStatuses"] = []any{object_{"name": "agent", "ready": true, "image": "agent", "imageID": images[0], "state": object_{"running": object_{"startedAt": "2026-11-24T11:00:00Z"}}}}
+		p["status"].(object_)["containerStatuses"] = []any{object_{"name": "agent", "ready": true, "image": "agent", "imageID": "sha256:1", "state": object_{"running": object_{"startedAt": "2026-11-24T11:00:00Z"}}}}
 		w.lists["nodes"], w.lists["pods"] = append(w.lists["nodes"], n), append(w.lists["pods"], p)
 	}
 	for i := range 500 {
@@ -117,7 +129,8 @@ func largeCluster(b *testing.B, nodes int) *fleetServer {
 		spec := a["spec"].(object_)
 		spec["scaleTargetRef"].(object_)["name"] = fmt.Sprintf("chat-%d", i)
 		spec["schedules"] = parse(b, schedulesOf(office, `{name: night, start: "22:00", end: "06:00", timezone: Europe/Berlin, maxReplicas: 2}`))["schedules"]
-		w.lists["gpuautoscalers"], w.lists["deployments"] = append(w.lists["gpuautoscalers"], a), append(w.lists["deployments"], d)
+		own := fmt.Sprintf("team-%d/deployments", i%50)
+		w.lists["gpuautoscalers"], w.lists[own] = append(w.lists["gpuautoscalers"], a), append(w.lists[own], d)
 	}
 	for i := range nodes {
 		w.view.Targets = append(w.view.Targets, view.Target{Name: strconv.Itoa(i), Kind: "agent", Up: true})

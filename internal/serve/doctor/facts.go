@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -76,7 +78,17 @@ type listed[T any] struct {
 }
 
 type object struct {
-	Metadata metav1.ObjectMeta `json:"metadata"`
+	Metadata metadata `json:"metadata"`
+}
+
+// metadata is what the checks read of it: the fields of all managers are half of an object.
+type metadata struct {
+	Namespace         string            `json:"namespace"`
+	Name              string            `json:"name"`
+	UID               types.UID         `json:"uid"`
+	CreationTimestamp metav1.Time       `json:"creationTimestamp"`
+	Labels            map[string]string `json:"labels"`
+	Annotations       map[string]string `json:"annotations"`
 }
 
 // name is NAMESPACE/NAME.
@@ -236,19 +248,32 @@ type right struct {
 	reason                string
 }
 
+// pageSize is the number of objects in an answer: all nodes of a large cluster are 100 MB.
+const pageSize = "500"
+
 // list reads a list. A kind that the cluster does not serve is an empty list.
 func list[T any](ctx context.Context, api API, into *listed[T], query url.Values, path ...string) {
-	var l struct {
-		Items []T `json:"items"`
+	query = maps.Clone(query)
+	if query == nil {
+		query = url.Values{}
 	}
-	err := api.Get(ctx, query, &l, path...)
-	if apierrors.IsNotFound(err) {
-		err = nil
+	query.Set("limit", pageSize)
+	for {
+		var l struct {
+			Metadata struct {
+				Continue string `json:"continue"`
+			} `json:"metadata"`
+			Items []T `json:"items"`
+		}
+		err := api.Get(ctx, query, &l, path...)
+		if err != nil && !apierrors.IsNotFound(err) {
+			into.Err = errors.Join(into.Err, fmt.Errorf("cannot read %s: %w", strings.Join(path, "/"), err))
+		}
+		if into.Items = append(into.Items, l.Items...); err != nil || l.Metadata.Continue == "" {
+			return
+		}
+		query.Set("continue", l.Metadata.Continue)
 	}
-	if err != nil {
-		err = fmt.Errorf("cannot read %s: %w", strings.Join(path, "/"), err)
-	}
-	into.Items, into.Err = append(into.Items, l.Items...), errors.Join(into.Err, err)
 }
 
 // one reads one object into a list.
@@ -305,7 +330,7 @@ func (w *Where) Gather(ctx context.Context, pre bool) *Facts {
 	read(func() {
 		list(ctx, w.API, &f.Exporters, nil, "apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "gpuexporters")
 	})
-	read(func() { w.autoscalers(ctx, f) })
+	read(func() { w.autoscalers(ctx, f, read) })
 	read(func() {
 		exporters := "app.kubernetes.io/name in (gpupilot,gpupilot-agent,dcgm-exporter)"
 		list(ctx, w.API, &f.Pods, url.Values{"labelSelector": {exporters}}, "api", "v1", "pods")
@@ -324,7 +349,7 @@ func (w *Where) Gather(ctx context.Context, pre bool) *Facts {
 }
 
 // autoscalers reads GPUAutoscalers and the workloads in their namespaces.
-func (w *Where) autoscalers(ctx context.Context, f *Facts) {
+func (w *Where) autoscalers(ctx context.Context, f *Facts, read func(func())) {
 	var all listed[json.RawMessage]
 	list(ctx, w.API, &all, nil, "apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "gpuautoscalers")
 	f.Autoscalers.Err = all.Err
@@ -338,9 +363,19 @@ func (w *Where) autoscalers(ctx context.Context, f *Facts) {
 		f.Autoscalers.Items = append(f.Autoscalers.Items, *a)
 		namespaces[a.Namespace] = true
 	}
+	var mu sync.Mutex
+	add := func(into *listed[workload], ns, resource string) {
+		read(func() {
+			var l listed[workload]
+			list(ctx, w.API, &l, nil, "apis", "apps", "v1", "namespaces", ns, resource)
+			mu.Lock()
+			defer mu.Unlock()
+			into.Items, into.Err = append(into.Items, l.Items...), errors.Join(into.Err, l.Err)
+		})
+	}
 	for ns := range namespaces {
-		list(ctx, w.API, &f.Deployments, nil, "apis", "apps", "v1", "namespaces", ns, "deployments")
-		list(ctx, w.API, &f.StatefulSet, nil, "apis", "apps", "v1", "namespaces", ns, "statefulsets")
+		add(&f.Deployments, ns, "deployments")
+		add(&f.StatefulSet, ns, "statefulsets")
 	}
 }
 
