@@ -10,7 +10,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/gpupilot/gpupilot/internal/serve/top"
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 )
 
 // Report is the outcome of all checks, as JSON.
@@ -66,10 +66,10 @@ func (r *Report) Text(out io.Writer) error {
 		mark := map[Status]string{Passed: "ok", Unknown: "?", Failed: strings.ToUpper(string(c.Level))}[c.Status]
 		fmt.Fprintf(&b, "  %-7s  %s  %s\n", mark, c.Code, c.Title)
 		if c.Reason != "" {
-			fmt.Fprintf(&b, "                  could not check: %s\n", top.Clean(c.Reason))
+			fmt.Fprintf(&b, "                  could not check: %s\n", termtext.Clean(c.Reason))
 		}
 		for _, f := range c.Findings {
-			fmt.Fprintf(&b, "                  %s: %s\n", top.Clean(f.Object), top.Clean(f.Message))
+			fmt.Fprintf(&b, "                  %s: %s\n", termtext.Clean(f.Object), termtext.Clean(f.Message))
 		}
 		if c.Omitted > 0 {
 			fmt.Fprintf(&b, "                  and %d more\n", c.Omitted)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
-	"github.com/gpupilot/gpupilot/internal/serve/top"
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 )
 
 const (
@@ -178,8 +178,8 @@ func clean(s string, most int) string {
 	if len(s) > 4*most {
 		s = s[:4*most]
 	}
-	s = strings.ReplaceAll(top.Clean(s), "\uFFFD", "")
-	return excerpt.Of(top.Clean(s), most) // marks may have come together
+	s = strings.ReplaceAll(termtext.Clean(s), "\uFFFD", "")
+	return excerpt.Of(termtext.Clean(s), most) // marks may have come together
 }
 
 // rounded returns a value with three digits; nil stays nil.

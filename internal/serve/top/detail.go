@@ -11,6 +11,7 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -56,7 +57,7 @@ func (m *Model) pager(lines []string) []string {
 	lines = lines[m.scroll:min(len(lines), m.scroll+m.bodyLines()+1)]
 	out := make([]string, len(lines))
 	for i, l := range lines {
-		out[i] = ansi.Truncate(l, m.width, ellipsis)
+		out[i] = ansi.Truncate(l, m.width, "…")
 	}
 	return out
 }
@@ -64,7 +65,7 @@ func (m *Model) pager(lines []string) []string {
 // detail returns all that is known about the selected row.
 func (m *Model) detail() []string {
 	if m.current() < 0 {
-		return []string{"", "  " + Clean(m.selected) + " is gone"}
+		return []string{"", "  " + termtext.Clean(m.selected) + " is gone"}
 	}
 	switch m.setup.View {
 	case Workloads:
@@ -89,14 +90,14 @@ func (m *Model) detail() []string {
 	return m.rowDetail(&m.table.Rows[m.current()])
 }
 
-func (m *Model) headline(s string) string { return m.setup.Theme.paint(Clean(s), Strong) }
+func (m *Model) headline(s string) string { return m.setup.Theme.paint(termtext.Clean(s), Strong) }
 
 // fact is a name and a value in a line.
 func fact(name, value string) string {
 	if value == "" {
 		value = unknown
 	}
-	return "  " + fit(Clean(name), 22, false) + " " + Clean(value)
+	return "  " + termtext.Fit(termtext.Clean(name), 22, false) + " " + termtext.Clean(value)
 }
 
 // rowDetail are a row's cells, one a line, and its GPUs.
@@ -120,7 +121,7 @@ func (m *Model) rowDetail(r *Row) []string {
 			continue
 		}
 		used := number(g.Utilization, "%.0f%%").Text
-		gpus = append(gpus, "  "+fit(Clean(g.Name()), 28, false)+" "+fit(string(g.State), 9, false)+" "+fit(used, 5, true)+"  "+Clean(g.holders()))
+		gpus = append(gpus, "  "+termtext.Fit(termtext.Clean(g.Name()), 28, false)+" "+termtext.Fit(string(g.State), 9, false)+" "+termtext.Fit(used, 5, true)+"  "+termtext.Clean(g.holders()))
 	}
 	if len(gpus) > 0 {
 		out = append(append(out, "", m.headline("GPUS")), gpus...)
@@ -159,7 +160,7 @@ func (m *Model) gpuDetail(g *GPU) []string {
 func (m *Model) deviceDetail(d *Device) []string {
 	out := []string{fact("PCI", d.PCIBusID)}
 	if d.Error != "" {
-		out = append(out, m.wrapped(Clean(d.Error), "  ", Bad)...)
+		out = append(out, m.wrapped(termtext.Clean(d.Error), "  ", Bad)...)
 	}
 	for _, x := range d.XIDs {
 		out = append(out, fact(fmt.Sprintf("XID %d", x.Code), fmt.Sprintf("%d times, last at %s", x.Count, x.Last.Local().Format(time.TimeOnly))))
@@ -170,10 +171,10 @@ func (m *Model) deviceDetail(d *Device) []string {
 	out = append(out, "", m.headline("FIELDS"))
 	for _, name := range slices.Sorted(maps.Keys(d.Values)) {
 		v := d.Values[name]
-		out = append(out, "  "+fit(Clean(name), 44, false)+" "+fit(Clean(v.Value.String()), 14, true)+" "+Clean(v.Unit))
+		out = append(out, "  "+termtext.Fit(termtext.Clean(name), 44, false)+" "+termtext.Fit(termtext.Clean(v.Value.String()), 14, true)+" "+termtext.Clean(v.Unit))
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Labels)) {
-		out = append(out, "  "+fit(Clean(name), 44, false)+" "+Clean(d.Labels[name]))
+		out = append(out, "  "+termtext.Fit(termtext.Clean(name), 44, false)+" "+termtext.Clean(d.Labels[name]))
 	}
 	return out
 }
@@ -184,11 +185,11 @@ func (m *Model) workloadDetail(w *view.Workload) []string {
 	}
 	for _, p := range []string{w.Problem, w.Waiting} {
 		if p != "" {
-			out = append(out, m.wrapped(Clean(p), "  ", Bad)...)
+			out = append(out, m.wrapped(termtext.Clean(p), "  ", Bad)...)
 		}
 	}
 	if by := heldBy(w); by != "" {
-		out = append(out, m.wrapped("held by "+Clean(by), "  ", Warn)...)
+		out = append(out, m.wrapped("held by "+termtext.Clean(by), "  ", Warn)...)
 	}
 	for _, s := range w.Signals {
 		value := number(s.Value, "%.4g").Text
@@ -200,27 +201,27 @@ func (m *Model) workloadDetail(w *view.Workload) []string {
 	for i := range w.Objectives {
 		o := &w.Objectives[i]
 		out = append(out, "", m.headline("OBJECTIVE of "+o.Signal))
-		out = append(out, m.wrapped(Clean(o.Sentence), "  ", Plain)...)
+		out = append(out, m.wrapped(termtext.Clean(o.Sentence), "  ", Plain)...)
 		for _, p := range o.Problems {
-			out = append(out, m.wrapped(Clean(p), "  ", Bad)...)
+			out = append(out, m.wrapped(termtext.Clean(p), "  ", Bad)...)
 		}
 	}
 	if w.Decision != nil {
 		out = append(out, "")
 		out = append(out, m.decisionDetail(w.Decision)...)
 	}
-	return append(out, "", "  what would change it: gpupilot explain "+Clean(workloadID(w)))
+	return append(out, "", "  what would change it: gpupilot explain "+termtext.Clean(workloadID(w)))
 }
 
 func (m *Model) decisionDetail(d *view.Decision) []string {
-	out := []string{m.headline(fmt.Sprintf("DECIDED at %s: %d → %d, %s", d.Time.Local().Format(time.TimeOnly), d.Current, d.Replicas, Clean(string(d.Rule))))}
+	out := []string{m.headline(fmt.Sprintf("DECIDED at %s: %d → %d, %s", d.Time.Local().Format(time.TimeOnly), d.Current, d.Replicas, termtext.Clean(string(d.Rule))))}
 	out = append(out, fact("replicas", fmt.Sprintf("%d serving, %d starting, %d without a node", d.Serving, d.Starting, d.Unschedulable)))
 	for _, s := range d.Steps {
-		out = append(out, fmt.Sprintf("  %d → %d  %s", s.Before, s.After, Clean(string(s.Rule))))
-		out = append(out, m.wrapped(Clean(s.Sentence), "      ", Plain)...)
+		out = append(out, fmt.Sprintf("  %d → %d  %s", s.Before, s.After, termtext.Clean(string(s.Rule))))
+		out = append(out, m.wrapped(termtext.Clean(s.Sentence), "      ", Plain)...)
 	}
 	if len(d.Steps) == 0 {
-		out = append(out, m.wrapped(Clean(d.Sentence), "  ", Plain)...)
+		out = append(out, m.wrapped(termtext.Clean(d.Sentence), "  ", Plain)...)
 	}
 	return out
 }

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 )
 
 // maxFilter bounds a filter, in bytes.
@@ -104,7 +106,7 @@ func (f *Filter) Match(r *Row) bool {
 // words are the texts of a row.
 func (r *Row) words() string {
 	var b strings.Builder
-	b.WriteString(Clean(r.ID))
+	b.WriteString(termtext.Clean(r.ID))
 	for i := range r.Cells {
 		b.WriteByte(' ')
 		b.WriteString(r.Cells[i].Text)

@@ -10,6 +10,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -59,7 +60,7 @@ func (m *Model) Frame() []string {
 func asciiLine(s string) string {
 	parts := strings.Split(s, "\x1b")
 	for i := range parts {
-		parts[i] = asciiOf(parts[i])
+		parts[i] = termtext.ASCII(parts[i])
 	}
 	return strings.Join(parts, "\x1b")
 }
@@ -72,8 +73,8 @@ type spans struct {
 }
 
 func (s *spans) add(text string, style Style) {
-	text = truncate(text, s.left)
-	s.left -= widthOf(text)
+	text = termtext.Truncate(text, s.left)
+	s.left -= termtext.Width(text)
 	s.b.WriteString(s.theme.paint(text, style))
 }
 
@@ -84,7 +85,7 @@ func (m *Model) waiting() []string {
 	if m.err == nil {
 		return []string{"", "  reading …"}
 	}
-	return append([]string{""}, m.wrapped(Clean(m.err.Error()), "  ", Bad)...)
+	return append([]string{""}, m.wrapped(termtext.Clean(m.err.Error()), "  ", Bad)...)
 }
 
 // head are the lines that all views share.
@@ -107,11 +108,11 @@ func (m *Model) title() string {
 	case age > 10*time.Second:
 		status, style = "values are "+short(age)+" old", Warn
 	}
-	where := "  " + Clean(m.fleet.Source)
+	where := "  " + termtext.Clean(m.fleet.Source)
 	if m.cfg.Namespace != "" {
-		where += "  namespace " + Clean(m.cfg.Namespace)
+		where += "  namespace " + termtext.Clean(m.cfg.Namespace)
 	}
-	s.add(fit(where, max(0, m.width-len("GPUPilot")-widthOf(status)-1), false), Plain)
+	s.add(termtext.Fit(where, max(0, m.width-len("GPUPilot")-termtext.Width(status)-1), false), Plain)
 	s.add(" ", Plain)
 	s.add(status, style)
 	return s.b.String()
@@ -196,7 +197,7 @@ func (m *Model) sums() string {
 		if hottest != nil {
 			s.add(" · max ", Plain)
 			t := temperature(all.hottest)
-			s.add(t.Text+" °C "+Clean(hottest.Name()), t.Style)
+			s.add(t.Text+" °C "+termtext.Clean(hottest.Name()), t.Style)
 		}
 	}
 	return s.b.String()
@@ -259,8 +260,8 @@ func (m *Model) tabs() string {
 		label := fmt.Sprintf(" %d %s ", i+1, n)
 		if n != m.setup.View {
 			s.add(label, Faint)
-		} else if widthOf(label) <= s.left {
-			s.left -= widthOf(label)
+		} else if termtext.Width(label) <= s.left {
+			s.left -= termtext.Width(label)
 			s.b.WriteString(reverse(label))
 		}
 	}
@@ -322,13 +323,13 @@ func (m *Model) heads(widths []int) string {
 			if m.setup.ASCII {
 				mark = map[string]string{"↑": "^", "↓": "v"}[mark]
 			}
-			if widthOf(head) < w {
+			if termtext.Width(head) < w {
 				head += mark
 			} else {
-				head = truncate(head, w-1) + mark
+				head = termtext.Truncate(head, w-1) + mark
 			}
 		}
-		b.WriteString(fit(head, w, c.Right))
+		b.WriteString(termtext.Fit(head, w, c.Right))
 		b.WriteString(strings.Repeat(" ", gap))
 	}
 	return m.setup.Theme.paint(strings.TrimRight(b.String(), " "), Strong)
@@ -356,7 +357,7 @@ func (m *Model) row(r *Row, widths []int, selected bool) string {
 		}
 	}
 	if selected {
-		return reverse(fit(b.String(), m.width, false))
+		return reverse(termtext.Fit(b.String(), m.width, false))
 	}
 	return strings.TrimRight(b.String(), " ")
 }
@@ -370,19 +371,19 @@ func (m *Model) digest(n int) []string {
 		}
 		out = append(out, "", m.setup.Theme.paint(head, Strong))
 		for _, l := range lines[:min(len(lines), most, n-len(out))] {
-			out = append(out, truncate(l, m.width))
+			out = append(out, termtext.Truncate(l, m.width))
 		}
 	}
 	f := m.fleet.Only(m.cfg.Namespace)
 	var lines []string
 	for i := range f.View.Workloads {
 		if w := &f.View.Workloads[i]; w.Problem != "" {
-			lines = append(lines, fmt.Sprintf("  %s  %s", Clean(workloadID(w)), Clean(w.Problem)))
+			lines = append(lines, fmt.Sprintf("  %s  %s", termtext.Clean(workloadID(w)), termtext.Clean(w.Problem)))
 		}
 	}
 	for i := range f.View.Problems {
 		p := &f.View.Problems[i]
-		lines = append(lines, fmt.Sprintf("  %s  %s", Clean(p.Name), Clean(strings.Join(p.Problems, "; "))))
+		lines = append(lines, fmt.Sprintf("  %s  %s", termtext.Clean(p.Name), termtext.Clean(strings.Join(p.Problems, "; "))))
 	}
 	section("PROBLEMS", lines, max(3, n/3))
 	lines = nil
@@ -400,7 +401,7 @@ func (m *Model) digest(n int) []string {
 	lines = nil
 	for i := range f.View.Recent {
 		e := &f.View.Recent[i]
-		lines = append(lines, fmt.Sprintf("  %s  %s/%s  %d → %d  %s", e.Decision.Time.Local().Format("15:04:05"), Clean(e.Namespace), Clean(e.Name), e.Decision.Current, e.Decision.Replicas, Clean(e.Decision.Sentence)))
+		lines = append(lines, fmt.Sprintf("  %s  %s/%s  %d → %d  %s", e.Decision.Time.Local().Format("15:04:05"), termtext.Clean(e.Namespace), termtext.Clean(e.Name), e.Decision.Current, e.Decision.Replicas, termtext.Clean(e.Decision.Sentence)))
 	}
 	section("LAST CHANGES OF REPLICAS", lines, n)
 	return out
@@ -417,12 +418,12 @@ func (m *Model) foot() string {
 		s.add(":"+m.input+"_", Strong)
 		s.add("   fleet, nodes, gpus, workloads, pods, waste, decisions, q", Faint)
 	case m.note != "":
-		s.add(Clean(m.note), Warn)
+		s.add(termtext.Clean(m.note), Warn)
 	case m.mode == details || m.mode == help:
 		s.add("esc back  ↑↓ scroll", Faint)
 	default:
 		if m.filter != nil && !m.filter.Empty() {
-			s.add("/"+Clean(m.filter.String())+"  ", Warn)
+			s.add("/"+termtext.Clean(m.filter.String())+"  ", Warn)
 		}
 		if total := m.table.Total; total > len(m.table.Rows) {
 			s.add(fmt.Sprintf("%d of %d  ", m.offset+len(m.table.Rows), total), Plain)

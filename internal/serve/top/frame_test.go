@@ -15,6 +15,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -198,7 +199,7 @@ func checkAll(t *testing.T, f *Fleet, width, height int, input string) {
 				t.Fatal(err)
 			}
 			for _, r := range b.String() {
-				if r != '\n' && isUnsafe(r) || r < ' ' && r != '\n' {
+				if r != '\n' && termtext.IsUnsafe(r) || r < ' ' && r != '\n' {
 					t.Fatalf("%s of %s has %U: %q", format, n, r, b.String())
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 )
 
 // Setup is what a user can change and save.
@@ -314,7 +315,7 @@ func (m *Model) setFilter(s string) tea.Cmd {
 
 // edit adds to the line that is edited.
 func (m *Model) edit(s string) {
-	for _, r := range Clean(strings.ReplaceAll(s, "\n", " ")) {
+	for _, r := range termtext.Clean(strings.ReplaceAll(s, "\n", " ")) {
 		if len(m.input) < maxFilter {
 			m.input += string(r)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -64,13 +65,13 @@ func (f *Fleet) Print(out io.Writer, name Name, look *Look, p *Printing) error {
 				return err
 			}
 			body = bytes.Map(func(r rune) rune {
-				if isUnsafe(r) {
+				if termtext.IsUnsafe(r) {
 					return '\uFFFD'
 				}
 				return r
 			}, body)
 		} else {
-			body = escapeJSON(body)
+			body = termtext.EscapeJSON(body)
 		}
 		_, err = out.Write(body)
 		return err
@@ -78,7 +79,7 @@ func (f *Fleet) Print(out io.Writer, name Name, look *Look, p *Printing) error {
 		return t.writeCSV(out)
 	case "name":
 		for i := range t.Rows {
-			if _, err := fmt.Fprintln(out, Clean(t.Rows[i].ID)); err != nil {
+			if _, err := fmt.Fprintln(out, termtext.Clean(t.Rows[i].ID)); err != nil {
 				return err
 			}
 		}
@@ -104,7 +105,7 @@ func (t *Table) write(out io.Writer, p *Printing, ascii bool) error {
 		}
 		s := strings.TrimRight(b.String(), " ")
 		if ascii {
-			s = asciiOf(s)
+			s = termtext.ASCII(s)
 		}
 		_, err := fmt.Fprintln(out, s)
 		return err

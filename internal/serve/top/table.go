@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 )
 
 // Table is the rows of a view, before they are laid out for a terminal or a file.
@@ -66,7 +68,7 @@ const unknown = "–"
 
 // text is a cell of a text from outside.
 func text(s string, style ...Style) Cell {
-	c := Cell{Text: Clean(s), Value: Clean(s)}
+	c := Cell{Text: termtext.Clean(s), Value: termtext.Clean(s)}
 	if s == "" {
 		c.Value = nil
 	}
@@ -167,7 +169,7 @@ func (t *Table) layout(width int, wide bool) []int {
 		}
 		w := max(head, c.Least)
 		for j := range t.Rows {
-			w = max(w, widthOf(t.Rows[j].Cells[i].Text))
+			w = max(w, termtext.Width(t.Rows[j].Cells[i].Text))
 		}
 		widths[i], least[i] = w, w
 		if c.Names || c.Rest {
@@ -230,8 +232,8 @@ func (c *Column) cellText(s string, width int) string {
 	if s == "" {
 		s = unknown
 	}
-	if c.Names && widthOf(s) > width {
-		s = truncateMiddle(s, width)
+	if c.Names && termtext.Width(s) > width {
+		s = termtext.TruncateMiddle(s, width)
 	}
-	return fit(s, width, c.Right)
+	return termtext.Fit(s, width, c.Right)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -221,7 +222,7 @@ func cells(s string, look *Look) Cell {
 			return r
 		}, s)
 	}
-	return Cell{Text: Clean(shown), Value: Clean(s)}
+	return Cell{Text: termtext.Clean(shown), Value: termtext.Clean(s)}
 }
 
 func (f *Fleet) nodes(look *Look) Table {

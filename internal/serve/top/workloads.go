@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -139,7 +140,7 @@ func (f *Fleet) workloads(look *Look) Table {
 			problem = text(w.Problem, Bad)
 			signal.Text, signal.Style = problem.Text, Bad
 		case w.Waiting != "":
-			problem = Cell{Text: Clean(w.Waiting), Style: Warn}
+			problem = Cell{Text: termtext.Clean(w.Waiting), Style: Warn}
 			signal.Text, signal.Style = problem.Text, Warn
 		case w.Actuation == "Advise":
 			problem.Text = "advice only"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package top
+// Package termtext writes texts from outside to a terminal: nothing in them moves its cursor,
+// reverses the direction of a line or is wider than its column.
+package termtext
 
 import (
 	"bytes"
@@ -64,8 +66,8 @@ func isPlain(s string) bool {
 	return true
 }
 
-// asciiOf replaces what is not ASCII in a clean text.
-func asciiOf(s string) string {
+// ASCII replaces what is not ASCII in a clean text.
+func ASCII(s string) string {
 	if isPlain(s) {
 		return s
 	}
@@ -90,16 +92,16 @@ func asciiOf(s string) string {
 	}, s)
 }
 
-// escapeJSON writes characters that a terminal could obey as escapes, which only occur in
+// EscapeJSON writes characters that a terminal could obey as escapes, which only occur in
 // texts. The values stay the same.
-func escapeJSON(b []byte) []byte {
-	if !bytes.ContainsFunc(b, isUnsafe) {
+func EscapeJSON(b []byte) []byte {
+	if !bytes.ContainsFunc(b, IsUnsafe) {
 		return b
 	}
 	out := make([]byte, 0, len(b)+64)
 	for len(b) > 0 {
 		r, n := utf8.DecodeRune(b)
-		if isUnsafe(r) {
+		if IsUnsafe(r) {
 			for _, half := range utf16.AppendRune(nil, r) {
 				const digits = "0123456789abcdef"
 				out = append(out, '\\', 'u', digits[half>>12&15], digits[half>>8&15], digits[half>>4&15], digits[half&15])
@@ -112,24 +114,25 @@ func escapeJSON(b []byte) []byte {
 	return out
 }
 
-func isUnsafe(r rune) bool {
+// IsUnsafe reports whether a terminal could obey a character that is no ASCII.
+func IsUnsafe(r rune) bool {
 	return r >= 0x7f && r != utf8.RuneError && !unicode.IsPrint(r) && !unicode.Is(unicode.Zs, r)
 }
 
-// widthOf is the number of a terminal's cells that a text takes.
-func widthOf(s string) int {
+// Width is the number of a terminal's cells that a text takes.
+func Width(s string) int {
 	if isPlain(s) {
 		return len(s)
 	}
 	return ansi.StringWidth(s)
 }
 
-// fit returns a text in exactly n cells of a terminal.
-func fit(s string, n int, right bool) string {
-	w := widthOf(s)
+// Fit returns a text in exactly n cells of a terminal.
+func Fit(s string, n int, right bool) string {
+	w := Width(s)
 	if w > n {
-		s = truncate(s, n)
-		w = widthOf(s)
+		s = Truncate(s, n)
+		w = Width(s)
 	}
 	pad := strings.Repeat(" ", max(0, n-w))
 	if right {
@@ -138,10 +141,10 @@ func fit(s string, n int, right bool) string {
 	return s + pad
 }
 
-// truncate returns a text in at most n cells, with an ellipsis if it is longer.
-func truncate(s string, n int) string {
+// Truncate returns a text in at most n cells, with an ellipsis if it is longer.
+func Truncate(s string, n int) string {
 	switch {
-	case widthOf(s) <= n:
+	case Width(s) <= n:
 		return s
 	case n <= 0:
 		return ""
@@ -151,10 +154,10 @@ func truncate(s string, n int) string {
 	return ansi.Truncate(s, n, ellipsis)
 }
 
-// truncateMiddle keeps both ends of a name, and more of its end, which tells names apart.
-func truncateMiddle(s string, n int) string {
-	if widthOf(s) <= n || n < 8 || !isPlain(s) {
-		return truncate(s, n)
+// TruncateMiddle keeps both ends of a name, and more of its end, which tells names apart.
+func TruncateMiddle(s string, n int) string {
+	if Width(s) <= n || n < 8 || !isPlain(s) {
+		return Truncate(s, n)
 	}
 	tail := (n - 1) * 2 / 3
 	return s[:n-1-tail] + ellipsis + s[len(s)-tail:]
