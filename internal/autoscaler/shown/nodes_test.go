@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shown
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
+	"github.com/gpupilot/gpupilot/internal/window/podtest"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
+)
+
+// A GPU costs what its model or its pool costs. A MIG instance costs its share, by the resources of the pod that holds
+// it or by the node's model; without a known share it has no price.
+func TestPricesOfNodes(t *testing.T) {
+	prices, err := price.Parse("NVIDIA H200=4,A100=3.5,pool:spot=1.4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1000, 0)
+	devices, store := trust.NewPricedDevices(nil, prices), series.New(series.Config{})
+	pods := podtest.List{}
+	expose := func(node, model, pool, device string, resources ...string) {
+		t.Helper()
+		n := podtest.Node(node)
+		n.Labels = map[string]string{"nvidia.com/gpu.product": model}
+		if pool != "" {
+			n.Labels["karpenter.sh/nodepool"] = pool
+		}
+		devices.NodeChanged(n, false)
+		pod := podtest.Pod("app", "pod-"+node, now.Add(-time.Hour), podtest.Containers(podtest.Container(resources...)))
+		pod.Spec.NodeName = node
+		pods.Pods = append(pods.Pods, pod)
+		podtest.Expose(t, store, "agent-"+node, series.TargetLabels{Node: node}, now, podtest.Utilization(device, 50, pod))
+	}
+	expose("a", "NVIDIA-H200", "", "GPU-1")
+	expose("b", "NVIDIA-A100-SXM4-40GB", "", "GPU-2/gi1", "nvidia.com/mig-2g.10gb", "1")
+	expose("c", "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "", "MIG-3", "nvidia.com/gpu", "1")
+	expose("d", "NVIDIA-A100-SXM4-40GB", "", "GPU-4/gi1")
+	expose("e", "NVIDIA-T400", "", "GPU-5")
+	expose("f", "NVIDIA-A100-SXM4-40GB", "spot", "GPU-6/gi2", "nvidia.com/mig-7g.40gb", "1")
+	podtest.Expose(t, store, "agent-g", series.TargetLabels{Node: "a"}, now, podtest.Utilization("GPU-7", 0, nil)) // free
+	podtest.Expose(t, store, "agent-h", series.TargetLabels{Node: "b"}, now, podtest.Utilization("GPU-2/gi2", 0, nil))
+
+	type cost struct {
+		usd, share float64 // usd below 0: no price
+	}
+	want := map[string]cost{
+		"GPU-1": {4, 0}, "GPU-2/gi1": {1, 2.0 / 7}, "MIG-3": {0.5, 1.0 / 7}, "GPU-4/gi1": {-1, 0}, "GPU-5": {-1, 0}, "GPU-6/gi2": {1.4, 1}, "GPU-7": {4, 0},
+	}
+	got := map[string]bool{}
+	for _, n := range Nodes(store, devices, &pods, now, 5*time.Second) {
+		for _, g := range n.GPUs {
+			got[g.UUID] = true
+			w, ok := want[g.UUID]
+			if !ok {
+				continue
+			}
+			usd := -1.0
+			if g.USDPerHour != nil {
+				usd = *g.USDPerHour
+			}
+			if d := usd - w.usd; d > 1e-9 || d < -1e-9 || g.Share != w.share {
+				t.Errorf("%s on %s costs %g with a share of %g, want %g and %g", g.UUID, n.Model, usd, g.Share, w.usd, w.share)
+			}
+		}
+	}
+	for uuid := range want {
+		if !got[uuid] {
+			t.Errorf("%s is not shown", uuid)
+		}
+	}
+}
