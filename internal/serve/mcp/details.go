@@ -20,7 +20,7 @@ type gpuArguments struct {
 	Namespace string `json:"namespace,omitempty" jsonschema:"only GPUs that pods of this namespace hold"`
 	State     string `json:"state,omitempty" jsonschema:"active, idle-held, free or stale"`
 	Search    string `json:"search,omitempty" jsonschema:"part of the node, the UUID or NAMESPACE/POD"`
-	Sort      string `json:"sort,omitempty" jsonschema:"name, or utilization for the highest first"`
+	Sort      string `json:"sort,omitempty" jsonschema:"name, or utilization or temperature for the highest first"`
 	Offset    int    `json:"offset,omitempty" jsonschema:"number of GPUs to leave out at the start, for the next part of a long list"`
 }
 

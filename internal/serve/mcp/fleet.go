@@ -91,7 +91,9 @@ func (t *tools) fleetSummary(ctx context.Context, _ *noArguments) (string, error
 		Workloads int          `json:"workloads"`
 		Price     float64      `json:"usdPerGPUHour,omitempty"`
 		Cost      *view.Cost   `json:"cost,omitempty"`
-	}{v.Time.Truncate(time.Second), v.Version, countsOf(&v.Fleet), v.Targeted, len(v.Workloads) + v.Omitted.Workloads, t.Price, v.Fleet.Cost}
+
+		Hottest *view.Hottest `json:"hottestGPU,omitempty"`
+	}{v.Time.Truncate(time.Second), v.Version, countsOf(&v.Fleet), v.Targeted, len(v.Workloads) + v.Omitted.Workloads, t.Price, v.Fleet.Cost, v.Hottest}
 	recent := changesOf(v.Recent[:min(10, len(v.Recent))])
 	return fit(head, listOf("pools", pools, len(pools)+v.Omitted.Pools), listOf("nodesWithProblems", problems, len(problems)+v.Omitted.Problems),
 		listOf("workloadsNotReady", broken, 0), listOf("lastChanges", recent, len(v.Recent)+v.Omitted.Recent))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,7 +152,7 @@ func fleetOf(n int, name func() string) (*answers, Deps) {
 		detail.Workload.Decision.Inputs = append(detail.Workload.Decision.Inputs, view.Input{Signal: name(), Unit: name(), Target: 1})
 		one.Fields = append(one.Fields, view.DeviceField{Name: name(), Unit: name(), Value: 1, Past: [][2]float64{{-60, 1}, {-30, 9}}})
 	}
-	v.Omitted.Pools = 3
+	v.Omitted.Pools, v.Hottest = 3, &view.Hottest{Node: name(), UUID: name(), TemperatureC: 91}
 	holders.Total, workloads.Total, gpus.Total = n, n, n
 	a := &answers{by: map[string]any{
 		"api/v1/view": v, "api/v1/holders": holders, "api/v1/workloads": workloads, "api/v1/gpus": gpus, "api/v1/workload": detail, "api/v1/gpu": one,
@@ -246,6 +247,53 @@ func TestAnswers(t *testing.T) {
 	f("gpu", map[string]any{"node": "n", "uuid": "GPU-1"}, "api/v1/gpu?node=n&uuid=GPU-1", 9.0, "fields", 0, "most10min")
 	f("doctor", nil, "", "GP302", "couldNotCheck", 0, "code")
 	f("doctor", nil, "", 1.0, "passed")
+}
+
+// The costs are the controller's, with the number of GPUs that they lack, or those of the price that the user gives.
+func TestCosts(t *testing.T) {
+	a, deps := fleetOf(1, func() string { return "name" })
+	v := a.by["api/v1/view"].(view.View)
+	v.Fleet.Cost = &view.Cost{Held: 36, Idle: 8, Unpriced: 2, IdleUnpriced: 1}
+	v.Hottest = &view.Hottest{Node: "n1", UUID: "GPU-1", TemperatureC: 91}
+	page := a.by["api/v1/holders"].(webui.HolderPage)
+	page.Holders[0].Cost, page.Holders[0].Unpriced = number(4.1), 1
+	hours := a.by["api/v1/allocation"].(webui.Allocations)
+	for name, x := range hours.Data[0] {
+		x.Idle, x.IdleCost, x.Unpriced = 3, number(12.3), 0.5
+		hours.Data[0][name] = x
+	}
+	a.by["api/v1/view"], a.by["api/v1/holders"] = v, page
+	f := func(price float64, tool string, want any, at ...string) {
+		t.Helper()
+		deps.Price = price
+		var got any = ask(t, session(t, deps), tool, map[string]any{})
+		for _, key := range at {
+			if list, ok := got.([]any); ok {
+				got = list[0]
+			}
+			got = got.(map[string]any)[key]
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s at a price of %g, %v: %s", tool, price, at, d)
+		}
+	}
+	f(0, "fleet_summary", map[string]any{"usdPerHour": 36.0, "idleHeldUSDPerHour": 8.0, "unpricedGPUs": 2.0, "unpricedIdleHeldGPUs": 1.0}, "cost")
+	f(0, "fleet_summary", map[string]any{"node": "n1", "uuid": "GPU-1", "temperatureCelsius": 91.0}, "hottestGPU")
+	f(0, "fleet_summary", nil, "usdPerGPUHour")
+	f(0, "waste", 4.1, "holdersNow", "usdPerHour")
+	f(0, "waste", 1.0, "holdersNow", "unpricedGPUs")
+	f(0, "waste", 12.3, "idleHeldHours", "idleHeldUSD")
+	f(0, "waste", 0.5, "idleHeldHours", "gpuHoursWithoutPrice")
+	f(5, "fleet_summary", 5.0, "usdPerGPUHour")
+	f(5, "waste", 10.0, "holdersNow", "usdPerHour")
+	f(5, "waste", nil, "holdersNow", "unpricedGPUs")
+	a.asked = nil
+	f(5, "waste", 5.0, "usdPerGPUHour")
+	if !slices.ContainsFunc(a.asked, func(q string) bool {
+		return strings.HasPrefix(q, "api/v1/allocation?") && strings.Contains(q, "price=5")
+	}) {
+		t.Errorf("asked for %v, want GPU-hours at the price", a.asked)
+	}
 }
 
 // What cannot be answered is an error of the tool in one clean line.

@@ -140,7 +140,9 @@ func TestSmallFleetIsWhole(t *testing.T) {
 
 // Nodes are found by pool, problem and name, sorted and paged.
 func TestNodePages(t *testing.T) {
-	h := New(fixed{largeFleet(1000)}, nil).Handler()
+	v := largeFleet(1000)
+	v.Nodes[41].GPUs[3].TemperatureC = percent(91)
+	h := New(fixed{v}, nil).Handler()
 	f := func(query string, total, first, n int) {
 		t.Helper()
 		var p NodePage
@@ -170,6 +172,7 @@ func TestNodePages(t *testing.T) {
 	f("sort=problems", 1000, 7, 50)
 	f("sort=free", 1000, 0, 50)
 	f("sort=utilization&pool=a3-highgpu-5&limit=1", 100, 35, 1)
+	f("sort=temperature&limit=2", 1000, 41, 2)
 	bad := func(query, want string) {
 		t.Helper()
 		if w := ask(h, "/api/v1/nodes?"+query); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
@@ -348,6 +351,9 @@ func BenchmarkLargeView(b *testing.B) {
 // GPUs are found by state, node, pool, namespace and text, sorted and paged.
 func TestGPUPages(t *testing.T) {
 	v := largeFleet(1000)
+	v.Nodes[41].GPUs[3].TemperatureC, v.Nodes[41].GPUs[4].TemperatureC = percent(91), percent(93)
+	v.Nodes[7].GPUs[0].TemperatureC, v.Nodes[7].GPUs[0].Age = percent(99), time.Minute // long ago
+	v.Nodes[0].GPUs[0].TemperatureC = nil
 	h := New(fixed{v}, nil).Handler()
 	f := func(query string, total, n int, check func(*GPUEntry) bool) {
 		t.Helper()
@@ -375,6 +381,8 @@ func TestGPUPages(t *testing.T) {
 	f("namespace=team-3&limit=1000", 150, 150, func(g *GPUEntry) bool { return g.Owners[0].Namespace == "team-3" })
 	f("node="+v.Nodes[5].Name, 8, 8, func(g *GPUEntry) bool { return g.Node == v.Nodes[5].Name && g.Model != "" })
 	f("q=TEAM-3/CHAT-6b8f-00003-2", 1, 1, any)
+	f("sort=temperature&limit=2", 8000, 2, func(g *GPUEntry) bool { return g.Node == v.Nodes[41].Name && *g.TemperatureC > 90 })
+	f("sort=temperature&offset=7998", 8000, 2, func(g *GPUEntry) bool { return g.TemperatureC == nil || g.Age > time.Second })
 	f("sort=utilization&limit=3", 8000, 3, func(g *GPUEntry) bool { return *g.Utilization == 100 })
 	for query, want := range map[string]string{"state=busy": "state is", "sort=idle": "sort is", "limit=1001": "limit is", "q=" + strings.Repeat("x", 300): "q has"} {
 		if w := ask(h, "/api/v1/gpus?"+query); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {

@@ -5,6 +5,7 @@ package webui
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -51,8 +52,8 @@ type gpuChoice struct {
 // parseGPUChoice parses the parameters pool, node, namespace, state, q, sort, offset and limit.
 func parseGPUChoice(q url.Values) (c gpuChoice, err error) {
 	order := q.Get("sort")
-	if order != "" && order != "name" && order != "utilization" {
-		return c, fmt.Errorf("sort is %.40q, want name or utilization", order)
+	if order != "" && order != "name" && order != "utilization" && order != "temperature" {
+		return c, fmt.Errorf("sort is %.40q, want name, utilization or temperature", order)
 	}
 	general, err := parseChoice(url.Values{"q": q["q"], "offset": q["offset"], "limit": q["limit"]}, pageGPUs, mostGPUs)
 	if err != nil {
@@ -99,8 +100,8 @@ func (x *scoped) pickGPUs(c *gpuChoice) GPUPage {
 		}
 	}
 	p.Total = len(found)
-	if c.sort == "utilization" {
-		slices.SortStableFunc(found, func(a, b place) int { return cmp.Compare(x.load(b), x.load(a)) })
+	if c.sort == "utilization" || c.sort == "temperature" {
+		slices.SortStableFunc(found, func(a, b place) int { return cmp.Compare(x.rank(c.sort, b), x.rank(c.sort, a)) })
 	}
 	found = found[min(c.offset, len(found)):]
 	for _, at := range found[:min(c.limit, len(found))] {
@@ -112,12 +113,17 @@ func (x *scoped) pickGPUs(c *gpuChoice) GPUPage {
 	return p
 }
 
-// load is the sort key of a GPU by its utilisation; -1 without a value.
-func (x *scoped) load(at place) float64 {
-	if u := x.view.Nodes[at.node].GPUs[at.gpu].Utilization; u != nil {
-		return *u
+// rank is the sort key of a GPU, from the highest; a GPU without a value is last.
+func (x *scoped) rank(order string, at place) float64 {
+	g := &x.view.Nodes[at.node].GPUs[at.gpu]
+	v := g.Utilization
+	if order == "temperature" {
+		v = x.view.Temperature(g)
 	}
-	return -1
+	if v == nil {
+		return math.Inf(-1)
+	}
+	return *v
 }
 
 func (p *Page) serveGPUs(w http.ResponseWriter, r *http.Request, v Viewer) {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -74,7 +75,7 @@ func parseChoice(q url.Values, size, most int) (c choice, err error) {
 		return c, fmt.Errorf("q has %d bytes, names have at most %d", len(c.text), view.MaxName)
 	}
 	if c.sort = cmp.Or(q.Get("sort"), "name"); rankBy(c.sort) == nil {
-		return c, fmt.Errorf("sort is %.40q, want name, utilization, idle, free or problems", c.sort)
+		return c, fmt.Errorf("sort is %.40q, want name, utilization, temperature, idle, free or problems", c.sort)
 	}
 	number := func(name string, otherwise, most int) (int, error) {
 		s := q.Get(name)
@@ -105,6 +106,13 @@ func rankBy(order string) func(n *view.NodeSummary) float64 {
 		return func(n *view.NodeSummary) float64 { return -float64(n.Free) }
 	case "problems":
 		return func(n *view.NodeSummary) float64 { return -float64(n.Stale) - 1e6*float64(len(n.Problems)) }
+	case "temperature":
+		return func(n *view.NodeSummary) float64 {
+			if n.MaxTemperatureC == nil {
+				return math.Inf(1)
+			}
+			return -*n.MaxTemperatureC
+		}
 	case "utilization":
 		return func(n *view.NodeSummary) float64 {
 			if n.Utilization == nil {

@@ -36,6 +36,26 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// The hottest GPU has a fresh temperature; what is not known is not cold.
+func TestHottest(t *testing.T) {
+	v := View{MaxAge: time.Second, Nodes: []Node{
+		{Name: "n1", GPUs: []GPU{{UUID: "1"}, {UUID: "2", TemperatureC: value(70)}}},
+		{Name: "n2", GPUs: []GPU{{UUID: "3", TemperatureC: value(60)}, {UUID: "4", TemperatureC: value(88)}}},
+		{Name: "n3", Pool: "p", GPUs: []GPU{{UUID: "5", TemperatureC: value(99), Age: time.Minute}}},
+	}}
+	b := v.Bounded(v.NodeSummaries(), true)
+	if d := cmp.Diff(&Hottest{"n2", "4", 88}, b.Hottest); d != "" || *b.Fleet.MaxTemperatureC != 88 {
+		t.Error(d)
+	}
+	if s := v.NodeSummaries(); *s[0].MaxTemperatureC != 70 || s[2].MaxTemperatureC != nil || b.Pools[1].MaxTemperatureC != nil || *b.Pools[0].MaxTemperatureC != 88 {
+		t.Errorf("nodes %+v, pools %+v", s, b.Pools)
+	}
+	none := View{Nodes: v.Nodes[2:]}
+	if b := none.Bounded(none.NodeSummaries(), true); b.Hottest != nil {
+		t.Errorf("%+v", b.Hottest)
+	}
+}
+
 // Costs are those of held GPUs. GPUs without a price are counted beside them; without any price there are none.
 func TestCosts(t *testing.T) {
 	usd, zero := 4.0, 0.0

@@ -71,9 +71,42 @@ func (g *GPU) state(staleAfter time.Duration) State {
 	return Idle
 }
 
+// Temperature returns the temperature of one of the view's GPUs in °C; nil: it has no fresh one.
+func (v *View) Temperature(g *GPU) *float64 { return g.freshTemperature(v.staleAfter()) }
+
+func (g *GPU) freshTemperature(staleAfter time.Duration) *float64 {
+	if g.Age > staleAfter {
+		return nil
+	}
+	return g.TemperatureC
+}
+
+// hottest returns the GPU with the highest fresh temperature, of the first of several nodes; nil:
+// there is none.
+func (v *View) hottest(nodes []NodeSummary) *Hottest {
+	at := -1
+	for i := range nodes {
+		if c := nodes[i].MaxTemperatureC; c != nil && (at < 0 || *c > *nodes[at].MaxTemperatureC) {
+			at = i
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	for i := range v.Nodes[at].GPUs { // nodes are in the view's order
+		if g := &v.Nodes[at].GPUs[i]; v.Temperature(g) != nil && *g.TemperatureC == *nodes[at].MaxTemperatureC {
+			return &Hottest{Node: nodes[at].Name, UUID: g.UUID, TemperatureC: *g.TemperatureC}
+		}
+	}
+	return nil
+}
+
 // count adds a GPU to the node's counts and cells.
 func (n *NodeSummary) count(g *GPU, staleAfter time.Duration) {
 	n.GPUs++
+	if c := g.freshTemperature(staleAfter); c != nil && (n.MaxTemperatureC == nil || *c > *n.MaxTemperatureC) {
+		n.MaxTemperatureC = c
+	}
 	state := g.state(staleAfter)
 	if len(g.Owners) > 0 {
 		n.Allocated++
@@ -141,6 +174,9 @@ func (c *Counts) add(n *Counts) {
 	c.sum += n.sum
 	c.fresh += n.fresh
 	c.cost.add(&n.cost)
+	if n.MaxTemperatureC != nil && (c.MaxTemperatureC == nil || *n.MaxTemperatureC > *c.MaxTemperatureC) {
+		c.MaxTemperatureC = n.MaxTemperatureC
+	}
 }
 
 // mean sets Utilization and Cost.
@@ -301,6 +337,7 @@ func (v *View) Bounded(nodes []NodeSummary, seesNodes bool) View {
 		out.Fleet.add(&nodes[i].Counts)
 	}
 	out.Fleet.mean()
+	out.Hottest = v.hottest(nodes)
 	out.Targeted = answersOf(v.Targets)
 	if seesNodes {
 		out.Pools, out.Omitted.Pools = poolsOf(nodes)

@@ -20,7 +20,8 @@ type View struct {
 	Leader   bool          `json:"leader"`   // this replica is the leader, which decides
 	LeaderID string        `json:"leaderID"` // the leader's identity
 
-	Fleet    Counts        `json:"fleet"`    // sums over all nodes
+	Fleet    Counts        `json:"fleet"` // sums over all nodes
+	Hottest  *Hottest      `json:"hottest,omitempty"`
 	Targeted Answers       `json:"targeted"` // sums over all targets
 	Pools    []Pool        `json:"pools"`    // by name; null for a viewer who may not see nodes
 	Problems []NodeSummary `json:"problems"` // the nodes with problems, the worst first
@@ -67,6 +68,9 @@ type Counts struct {
 	// percent; nil if there is none.
 	Utilization *float64 `json:"utilization,omitempty"`
 
+	// MaxTemperatureC is the highest fresh temperature, in °C; nil if there is none.
+	MaxTemperatureC *float64 `json:"maxTemperatureCelsius,omitempty"`
+
 	// Cost is what the allocated GPUs cost; nil: no GPU has a price.
 	Cost *Cost `json:"cost,omitempty"`
 
@@ -82,6 +86,13 @@ type Cost struct {
 	Unpriced int     `json:"unpricedGPUs,omitempty"` // allocated GPUs without a price, which the sums lack
 	// IdleUnpriced are the idle-held ones of these.
 	IdleUnpriced int `json:"unpricedIdleHeldGPUs,omitempty"`
+}
+
+// Hottest is the GPU with the highest fresh temperature.
+type Hottest struct {
+	Node         string  `json:"node"`
+	UUID         string  `json:"uuid"`
+	TemperatureC float64 `json:"temperatureCelsius"`
 }
 
 // Answers counts scrape targets by state.

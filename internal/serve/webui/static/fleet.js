@@ -97,7 +97,12 @@ function drawTotals(v) {
   const f = v.fleet;
   const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["active", f.active], ["idle-held", f.idle], ["free", f.free], ["no fresh value", f.stale], ["nodes with problems", f.problemNodes]];
   const texts = facts.map(([k, n]) => [k, n.toLocaleString("en")]).concat([["mean utilisation of allocated GPUs", percentText(f.utilization)]]);
-  keyed($("totals"), texts, ([k]) => k, ([k]) => el("div", {}, el("dt", {}, k), el("dd")), (e, [, text]) => setText(e.lastChild, text));
+  if (f.cost) texts.push(["cost an hour", costText(f.cost.usdPerHour, f.cost.unpricedGPUs || 0)], ["of it idle-held", costText(f.cost.idleHeldUSDPerHour, f.cost.unpricedIdleHeldGPUs || 0)]);
+  if (v.hottest) texts.push(["hottest GPU", num(v.hottest.temperatureCelsius) + " °C on " + v.hottest.node, hashOf("gpu", { node: v.hottest.node, uuid: v.hottest.uuid })]);
+  keyed($("totals"), texts, ([k]) => k, ([k, , href]) => el("div", {}, el("dt", {}, k), el("dd", {}, el(href ? "a" : "span"))), (e, [, text, href]) => {
+    setText(e.lastChild.firstChild, text);
+    if (href) e.lastChild.firstChild.href = href;
+  });
 }
 
 // share draws a bar of a pool's active, idle, free and stale GPUs.
@@ -206,7 +211,7 @@ function drawNode(row, n, shown) {
   const [who, what] = row.children;
   setText(who.lastChild, [n.pool, n.model].filter(Boolean).join(", "));
   who.firstChild.setAttribute("aria-expanded", String(openNodes.has(n.name)));
-  const text = n.allocated + " of " + plural(n.gpus, "GPU") + " allocated, " + percentText(n.utilization) + (n.idle ? ", " + n.idle + " idle-held" : "");
+  const text = n.allocated + " of " + plural(n.gpus, "GPU") + " allocated, " + percentText(n.utilization) + (n.idle ? ", " + n.idle + " idle-held" : "") + (n.maxTemperatureCelsius === undefined ? "" : ", up to " + num(n.maxTemperatureCelsius) + " °C");
   const detail = openNodes.get(n.name);
   const focus = document.activeElement;
   what.replaceChildren(
@@ -348,7 +353,7 @@ function drawHolders(shown) {
   $("holders-box").hidden = !holders || !holders.holders.length;
   if ($("holders-box").hidden) return;
   const today = new Date(shown.now), rest = holders.total - holders.holders.length;
-  setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + " GPUs, " + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : "") + (holders.usdPerHour != null ? ", " + costText(holders.usdPerHour, holders.unpricedGPUs) + " an hour" : ""));
+  setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + (holders.gpus === 1 ? " GPU, " : " GPUs, ") + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : "") + (holders.usdPerHour != null ? ", " + costText(holders.usdPerHour, holders.unpricedGPUs) + " an hour" : ""));
   keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { class: "n usd", "data-label": "cost an hour" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" })), (tr, h) => {
     const [pod, gpus, cost, since, node] = tr.children;
     setText(pod, h.namespace + "/" + h.pod);

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webui
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// explained is a fixed view whose workloads say why they have their replicas.
+type explained struct{ fixed }
+
+func (e explained) Workload(namespace, name string) (d view.WorkloadDetail, ok bool) {
+	v := e.View()
+	for _, w := range v.Workloads {
+		if w.Namespace == namespace && w.Name == name {
+			return view.WorkloadDetail{Time: v.Time, MaxAge: v.MaxAge, Workload: w}, true
+		}
+	}
+	return d, false
+}
+
+// The five questions that people ask are answered by the page at once or by a click, at 24 GPUs and
+// at 80,000.
+func TestBrowserFiveQuestions(t *testing.T) {
+	b := openBrowser(t)
+	b.size(1280, 900, "light")
+	for _, nodes := range []int{3, 10_000} {
+		v := largeFleet(nodes)
+		for i := range v.Nodes {
+			for j := range v.Nodes[i].GPUs {
+				g := &v.Nodes[i].GPUs[j]
+				if g.USDPerHour = percent(2); g.Utilization != nil && *g.Utilization == 0 {
+					g.Utilization = percent(1)
+				}
+			}
+		}
+		n := &v.Nodes[nodes/2]
+		n.GPUs[3].TemperatureC, n.Fault = percent(91), "GPULost: GPU 5"
+		n.GPUs[4].Utilization, n.GPUs[4].Owners[0].Pod, n.GPUs[4].HeldSince = percent(0), "notebook-ann", time.Now().Add(-3*time.Hour)
+		v.Workloads[0].Problem = "SignalsReadable is False: no sample of pod chat-1"
+		p := New(explained{fixed{v}}, nil)
+		p.Prices, _ = price.Parse("2")
+		url := servePage(t, p)
+		fact := func(name, want string) {
+			t.Helper()
+			b.wants(fmt.Sprintf(`[...document.querySelectorAll("#totals div")].some((d) => d.firstChild.innerText === %q && d.lastChild.innerText === %q)`, name, want))
+		}
+
+		// What is broken: at the top of the first view.
+		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(url))
+		b.wants(`document.body.innerText.includes("SignalsReadable is False: no sample of pod chat-1")`)
+		b.shoot(fmt.Sprintf("questions-%d-workloads", nodes))
+		b.do(chromedp.Click(`#views a[href="#fleet"]`))
+		broken := map[int]string{3: "GPULost: GPU 5", 10_000: "show all 101 nodes with problems"}[nodes]
+		b.wants(fmt.Sprintf(`document.querySelector("#view-fleet").innerText.includes(%q)`, broken))
+
+		// Who idles.
+		b.wants(fmt.Sprintf(`document.querySelector("#holders tr").innerText.replace(/\s+/g, " ").startsWith("%s/notebook-ann 1 $2.00 ")`, n.GPUs[4].Owners[0].Namespace))
+
+		// What it costs.
+		cost := map[int]string{3: "$36.00", 10_000: "$120,000"}[nodes]
+		fact("cost an hour", cost)
+		fact("of it idle-held", "$2.00")
+
+		// Which GPU is hot, and what is known about it.
+		fact("hottest GPU", "91 °C on "+n.Name)
+		b.shoot(fmt.Sprintf("questions-%d-fleet", nodes))
+		if nodes > 3 {
+			b.do(chromedp.SetValue("#nodes-sort", "temperature"))
+			eval[bool](b, `$("nodes-sort").dispatchEvent(new Event("change"))`)
+			b.wants(fmt.Sprintf(`document.querySelector("#fleet .node").innerText.includes(%q) && document.querySelector("#fleet .node").innerText.includes("up to 91 °C")`, n.Name))
+		}
+		b.do(chromedp.Click("#totals a"))
+		b.wants(fmt.Sprintf(`location.hash.startsWith("#gpu") && location.hash.includes(%q)`, n.GPUs[3].UUID))
+
+		// Why a workload has its replicas.
+		b.do(chromedp.Click(`#views a[href="#workloads"]`))
+		why := v.Workloads[2]
+		b.do(chromedp.Focus("#workloads-q"), chromedp.KeyEvent(why.Name))
+		b.wants(`document.querySelectorAll("#workloads .workload").length === 1`)
+		b.do(chromedp.Click(row(why.Namespace+"/"+why.Name) + " button"))
+		b.wants(fmt.Sprintf(`document.querySelector("#view-workloads").innerText.includes(%q)`, why.Decision.Sentence))
+		b.shoot(fmt.Sprintf("questions-%d-workload", nodes))
+	}
+}
