@@ -6,7 +6,6 @@ import (
 	"context"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -82,9 +81,17 @@ const (
 
 func (c *Controller) readNodes(ctx context.Context, r *Request, f *Fleet) error {
 	f.TotalNodes, f.TotalGPUs = f.View.Fleet.Nodes, f.View.Fleet.GPUs
+	if (r.View == Pools || r.View == Waste) && !r.All && r.Namespace+r.Node+r.Query == "" {
+		f.Holders = &webui.HolderPage{}
+		return c.API.Get(ctx, "api/v1/holders", nil, f.Holders)
+	}
 	switch r.View {
 	case Nodes:
-		return c.pages(ctx, r, nodeOrder(r.Sort), screenful, func(q url.Values) (int, int, error) {
+		q := url.Values{}
+		if order := nodeOrders[r.Sort]; order != "" {
+			q.Set("sort", order)
+		}
+		return c.pages(ctx, r, q, screenful, func(q url.Values) (int, int, error) {
 			var p webui.NodePage
 			err := c.API.Get(ctx, "api/v1/nodes", q, &p)
 			f.Nodes, f.TotalNodes, f.Offset = append(f.Nodes, p.Nodes...), p.Total, r.Offset
@@ -95,8 +102,8 @@ func (c *Controller) readNodes(ctx context.Context, r *Request, f *Fleet) error 
 		if r.View == Waste {
 			q.Set("state", string(view.Idle))
 		}
-		if r.View == GPUs && strings.HasSuffix(r.Sort, "utilization_percent") {
-			q.Set("sort", "utilization")
+		if order := gpuOrders[r.Sort]; r.View == GPUs && order != "" {
+			q.Set("sort", order)
 		}
 		for name, value := range map[string]string{"node": r.Node, "namespace": r.Namespace} {
 			if value != "" {
@@ -134,16 +141,14 @@ func (c *Controller) pages(ctx context.Context, r *Request, q url.Values, size i
 	}
 }
 
-// nodeOrder is the parameter sort for a column of the nodes.
-func nodeOrder(column string) url.Values {
-	order := map[string]string{
-		"-utilization_percent": "utilization", "-idle_held_gpus": "idle", "-free_gpus": "free", "problem": "problems",
-	}[column]
-	if order == "" {
-		return url.Values{}
+// The parameters sort for columns of GPUs and of nodes. By other columns, only the part that
+// was read is sorted.
+var (
+	gpuOrders  = map[string]string{"-utilization_percent": "utilization", "-temperature_celsius": "temperature", "gpu": "name"}
+	nodeOrders = map[string]string{
+		"-utilization_percent": "utilization", "-temperature_celsius": "temperature", "-idle_held_gpus": "idle", "-free_gpus": "free", "problem": "problems", "node": "name",
 	}
-	return url.Values{"sort": {order}}
-}
+)
 
 // readWorkloads reads the workloads that the view lacks.
 func (c *Controller) readWorkloads(ctx context.Context, r *Request, f *Fleet) error {

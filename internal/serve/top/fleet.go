@@ -6,7 +6,7 @@ package top
 
 import (
 	"encoding/json"
-	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +23,9 @@ type Fleet struct {
 	View   view.View
 	Nodes  []view.NodeSummary
 	GPUs   []GPU
+
+	// Holders are the pods that hold the most idle GPUs, where not all GPUs were read.
+	Holders *webui.HolderPage
 
 	TotalNodes, TotalGPUs, TotalWorkloads int
 	Offset                                int // of the list that was read in part
@@ -45,6 +48,16 @@ func (g *GPU) Name() string {
 	return g.Node + ":" + shortUUID(g.UUID)
 }
 
+// nameOf is the short name of the hottest GPU.
+func (f *Fleet) nameOf(h *view.Hottest) string {
+	for i := range f.GPUs {
+		if g := &f.GPUs[i]; g.UUID == h.UUID && g.Node == h.Node {
+			return g.Name() // with its index, if that is known
+		}
+	}
+	return h.Node + ":" + shortUUID(h.UUID)
+}
+
 // shortUUID returns the first digits of a UUID, which tell the GPUs of a node apart: 3fae1c
 // of GPU-3fae1c2b-….
 func shortUUID(uuid string) string {
@@ -60,7 +73,16 @@ func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return grouped(n) + " " + noun + "s"
+}
+
+// grouped is a number with a comma before each three digits.
+func grouped(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0 && n > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
 }
 
 // holders are the pods that hold a GPU, or its processes where pods are not known.

@@ -132,14 +132,14 @@ func (m *Model) states() string {
 		}
 		return x
 	}
-	s.add(fmt.Sprintf("%d active", c.Active), style(c.Active, Good))
+	s.add(grouped(c.Active)+" active", style(c.Active, Good))
 	s.add("  ", Plain)
-	s.add(fmt.Sprintf("%d idle-held", c.Idle), style(c.Idle, Warn))
+	s.add(grouped(c.Idle)+" idle-held", style(c.Idle, Warn))
 	s.add("  ", Plain)
-	s.add(fmt.Sprintf("%d free", c.Free), style(c.Free, Plain))
+	s.add(grouped(c.Free)+" free", style(c.Free, Plain))
 	if c.Stale > 0 {
 		s.add("  ", Plain)
-		s.add(fmt.Sprintf("%d stale", c.Stale), Bad)
+		s.add(grouped(c.Stale)+" stale", Bad)
 	}
 	s.add("  ", Plain)
 	if n := min(40, s.left); c.GPUs > 0 && n >= 10 {
@@ -183,36 +183,35 @@ func (m *Model) sums() string {
 	}
 	if c.GPUs == len(m.fleet.GPUs) && c.GPUs > 0 {
 		var all totals
-		var hottest *GPU
 		for i := range m.fleet.GPUs {
-			g := &m.fleet.GPUs[i]
-			was := all.hottest
-			if all.add(g); all.hottest != was {
-				hottest = g
-			}
+			all.add(&m.fleet.GPUs[i])
 		}
 		if w := all.watts.cell("%.1f kW", 1000); w.Text != "" {
 			s.add(" · "+w.Text, Plain)
 		}
-		if hottest != nil {
-			s.add(" · max ", Plain)
-			t := temperature(all.hottest)
-			s.add(t.Text+" °C "+termtext.Clean(hottest.Name()), t.Style)
-		}
+	}
+	if h := m.fleet.View.Hottest; h != nil {
+		s.add(" · max ", Plain)
+		t := temperature(&h.TemperatureC)
+		s.add(t.Text+" °C ", t.Style)
+		s.add(termtext.TruncateMiddle(termtext.Clean(m.fleet.nameOf(h)), s.left), t.Style)
 	}
 	return s.b.String()
 }
 
 // usd is an amount of dollars, with cents below 100. If GPUs have no price, it is a lower bound.
 func (s *sum) usd() string {
-	format := "%.2f"
-	if s.total >= 100 || s.total == math.Trunc(s.total) {
-		format = "%.0f"
-	}
 	if s.known == 0 {
 		return unknown
 	}
-	return s.cell(format, 1).Text
+	text := fmt.Sprintf("%.2f", s.total)
+	if s.total >= 100 || s.total == math.Trunc(s.total) {
+		text = grouped(int(math.Round(s.total)))
+	}
+	if s.unknown > 0 {
+		text = "≥" + text
+	}
+	return text
 }
 
 // problems says what is wrong, and how much was decided.
@@ -223,7 +222,7 @@ func (m *Model) problems() string {
 	s := m.line()
 	c := &m.fleet.View.Fleet
 	if c.ProblemNodes > 0 {
-		s.add(fmt.Sprintf("%d of %s with problems", c.ProblemNodes, plural(c.Nodes, "node")), Bad)
+		s.add(grouped(c.ProblemNodes)+" of "+plural(c.Nodes, "node")+" with problems", Bad)
 	} else {
 		s.add("no node with problems", Faint)
 	}
@@ -391,9 +390,15 @@ func (m *Model) digest(n int) []string {
 	_ = waste.SortBy(waste.Sort)
 	for i := range waste.Rows {
 		c := waste.Rows[i].Cells
-		line := fmt.Sprintf("  %s  holds %s idle of %s", c[0].Text, c[1].Text, c[2].Text)
+		line := fmt.Sprintf("  %s  holds %s idle", c[0].Text, c[1].Text)
+		if c[2].Text != "" {
+			line += " of " + c[2].Text
+		}
 		if c[3].Text != "" {
 			line += ", for " + c[3].Text
+		}
+		if c[7].Text != "" {
+			line += ", " + c[7].Text + " USD/h"
 		}
 		lines = append(lines, line)
 	}
@@ -426,7 +431,7 @@ func (m *Model) foot() string {
 			s.add("/"+termtext.Clean(m.filter.String())+"  ", Warn)
 		}
 		if total := m.table.Total; total > len(m.table.Rows) {
-			s.add(fmt.Sprintf("%d of %d  ", m.offset+len(m.table.Rows), total), Plain)
+			s.add(grouped(m.offset+len(m.table.Rows))+" of "+grouped(total)+"  ", Plain)
 		}
 		s.add("enter details  / filter  s S sort  : view  space pin  p pause  ? help  q quit", Faint)
 	}

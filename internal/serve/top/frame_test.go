@@ -37,6 +37,9 @@ func screen(t testing.TB, f *Fleet, width, height int, change func(*Config)) *Mo
 	}
 	m := New(t.Context(), cfg)
 	m.Update(tea.WindowSizeMsg{Width: width, Height: height})
+	if f == nil {
+		return m // nothing was read
+	}
 	for range 3 {
 		m.Update(readMsg{fleet: f})
 		now = now.Add(trendSeconds / trendPoints * time.Second)

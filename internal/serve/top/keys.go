@@ -143,7 +143,7 @@ func (m *Model) listKey(key string) tea.Cmd {
 func (m *Model) settingKey(key string) tea.Cmd {
 	switch key {
 	case "s":
-		m.sortNext()
+		return m.sortNext()
 	case "S":
 		order := m.order()
 		if name, descending := strings.CutPrefix(order, "-"); descending {
@@ -151,8 +151,7 @@ func (m *Model) settingKey(key string) tea.Cmd {
 		} else {
 			order = "-" + name
 		}
-		m.setup.Sort[m.setup.View] = order
-		m.rebuild()
+		return m.sortBy(order)
 	case "space":
 		m.pin()
 	case "p":
@@ -186,22 +185,34 @@ func (m *Model) next(n int) tea.Cmd {
 	return m.show(Names[at])
 }
 
+// sortBy sorts by a column. Of a list that is read in part, the first part is another one then.
+func (m *Model) sortBy(order string) tea.Cmd {
+	m.setup.Sort[m.setup.View] = order
+	m.rebuild()
+	if m.fleet == nil || !m.more() && m.offset == 0 {
+		return nil
+	}
+	if orders := map[Name]map[string]string{GPUs: gpuOrders, Nodes: nodeOrders}[m.setup.View]; orders[order] == "" {
+		m.note = "sorted are the rows that were read, not all of them"
+	}
+	return m.page(0)
+}
+
 // sortNext sorts by the next column that is shown: numbers from the highest.
-func (m *Model) sortNext() {
+func (m *Model) sortNext() tea.Cmd {
 	order := m.order()
 	at := m.table.column(strings.TrimPrefix(order, "-"))
 	widths := m.table.layout(m.width, m.setup.Wide)
 	for range m.table.Columns {
 		at = (at + 1) % len(m.table.Columns)
 		if c := &m.table.Columns[at]; widths[at] > 0 && c.Key != "trend" {
-			m.setup.Sort[m.setup.View] = c.Key
 			if c.Right || strings.HasSuffix(c.Key, "_percent") || c.Key == "time" {
-				m.setup.Sort[m.setup.View] = "-" + c.Key
+				return m.sortBy("-" + c.Key)
 			}
-			break
+			return m.sortBy(c.Key)
 		}
 	}
-	m.rebuild()
+	return nil
 }
 
 // maxPinned bounds the pinned rows of a view.

@@ -193,7 +193,7 @@ func TestLargeFleetIsPaged(t *testing.T) {
 		m.Update(cmd())
 	}
 	answer(m.fetch())
-	if got := shown(m); !strings.Contains(got, "8000 GPUs on 1000 nodes") || !strings.Contains(got, "200 of 1000") {
+	if got := shown(m); !strings.Contains(got, "8,000 GPUs on 1,000 nodes") || !strings.Contains(got, "200 of 1,000") {
 		t.Errorf("%s\n%q", got, a.requests)
 	}
 	if m.interval() < 2*time.Second {

@@ -4,6 +4,7 @@ package top
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -140,6 +141,9 @@ func (f *Fleet) waste(look *Look) Table {
 		{Key: "usd_per_hour", Head: "USD/H", Right: true},
 		{Key: "nodes", Head: "NODES", Wide: true, Names: true},
 	}}
+	if f.Holders != nil {
+		return f.mostWaste(t, look)
+	}
 	for _, h := range f.holders(look) {
 		if h.idle == 0 {
 			continue
@@ -152,5 +156,25 @@ func (f *Fleet) waste(look *Look) Table {
 		t.Rows = append(t.Rows, r)
 	}
 	t.Total = len(t.Rows)
+	return t
+}
+
+// mostWaste are the pods that the controller named. What else they hold was not read.
+func (f *Fleet) mostWaste(t Table, look *Look) Table {
+	t.Total = f.Holders.Total
+	all, own := look.Prices.All()
+	for i := range f.Holders.Holders {
+		x := &f.Holders.Holders[i]
+		h := holder{namespace: x.Namespace, pod: x.Pod, idle: x.GPUs, since: x.HeldSince, nodes: []string{x.Node}}
+		switch {
+		case own:
+			h.cost = sum{total: all * x.GPUs, known: 1}
+		case x.Cost != nil && !look.Prices.Has():
+			h.cost = sum{total: *x.Cost, known: 1, unknown: int(math.Ceil(x.Unpriced))}
+		}
+		r := h.row()
+		r.Cells = []Cell{text(r.ID), amount(h.idle).styled(Warn), {}, {}, h.held(look.Now), {}, {}, h.cost.cell("%.2f", 1), text(x.Node)}
+		t.Rows = append(t.Rows, r)
+	}
 	return t
 }

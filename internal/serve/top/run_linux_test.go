@@ -6,7 +6,11 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net/http/httptest"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,6 +19,8 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
 )
 
 // terminal is a pseudo-terminal. Everything that is written to it is kept.
@@ -26,7 +32,7 @@ type terminal struct {
 	new chan struct{} // written to after each read
 }
 
-func newTerminal(t *testing.T, width, height uint16) *terminal {
+func newTerminal(t testing.TB, width, height uint16) *terminal {
 	t.Helper()
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -81,12 +87,12 @@ func (x *terminal) drain() string {
 }
 
 // await waits until what was written since the last drain has a text.
-func (x *terminal) await(t *testing.T, want string) {
+func (x *terminal) await(t testing.TB, want string) {
 	t.Helper()
 	x.awaitThat(t, want, func(got string) bool { return strings.Contains(ansi.Strip(got), want) })
 }
 
-func (x *terminal) awaitThat(t *testing.T, want string, ok func(string) bool) {
+func (x *terminal) awaitThat(t testing.TB, want string, ok func(string) bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
 	for {
@@ -143,4 +149,60 @@ func TestOnATerminal(t *testing.T) {
 		t.Fatal("q does not end the program")
 	}
 	x.awaitThat(t, "end of the alternate screen", func(got string) bool { return strings.Contains(got, ansi.ResetModeAltScreenSaveCursor) })
+}
+
+// BenchmarkProcess starts the program on a terminal of 200×60, with a page of 80,000 GPUs, and measures the time to the
+// first frame and then the CPU time of ten seconds with a read each second.
+func BenchmarkProcess(b *testing.B) {
+	program := filepath.Join(b.TempDir(), "gpupilot")
+	if out, err := exec.CommandContext(b.Context(), "go", "build", "-o", program, "../../../cmd/gpupilot").CombinedOutput(); err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	page := httptest.NewServer(webui.New(fixed{asked(10_000)}, nil).Handler())
+	defer page.Close()
+	for _, name := range []Name{Pools, Nodes, GPUs, Workloads, Waste} {
+		b.Run(string(name), func(b *testing.B) {
+			var first, busy, whole time.Duration
+			for b.Loop() {
+				x := newTerminal(b, 200, 60)
+				cmd := exec.CommandContext(b.Context(), program, "top", "--controller", page.URL, "--view", string(name))
+				cmd.Stdin, cmd.Stdout, cmd.Stderr = x.program, x.program, x.program
+				cmd.Env = append(os.Environ(), "TERM=xterm-256color", "KUBECONFIG=/nonexistent", "XDG_CONFIG_HOME="+b.TempDir())
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+				began := time.Now()
+				if err := cmd.Start(); err != nil {
+					b.Fatal(err)
+				}
+				x.await(b, "80,000 GPUs on 10,000 nodes")
+				first += time.Since(began)
+				started, at := cpuOf(b, cmd.Process.Pid), time.Now()
+				select {
+				case <-time.After(10 * time.Second):
+				case <-b.Context().Done():
+				}
+				busy, whole = busy+cpuOf(b, cmd.Process.Pid)-started, whole+time.Since(at)
+				if _, err := io.WriteString(x.user, "q"); err != nil {
+					b.Fatal(err)
+				}
+				if err := cmd.Wait(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(first.Milliseconds())/float64(b.N), "first-frame-ms")
+			b.ReportMetric(100*float64(busy)/float64(whole), "cpu-%")
+		})
+	}
+}
+
+// cpuOf is the CPU time of a process.
+func cpuOf(b *testing.B, pid int) time.Duration {
+	b.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // from the third field on
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on Linux
 }

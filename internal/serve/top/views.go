@@ -110,7 +110,6 @@ func (f *Fleet) pools(look *Look) Table {
 type totals struct {
 	gpus                    int
 	memory, capacity, watts sum
-	hottest                 *float64
 	states                  map[view.State]int
 	use                     sum
 }
@@ -165,9 +164,6 @@ func (t *totals) add(g *GPU) {
 	t.capacity.add(g.MemoryTotalMiB)
 	t.watts.add(g.PowerWatts)
 	t.use.add(g.Utilization)
-	if c := g.TemperatureC; c != nil && (t.hottest == nil || *c > *t.hottest) {
-		t.hottest = c
-	}
 }
 
 // hot is the temperature from which a GPU is noted, in °C. GPUs for servers slow down
@@ -258,7 +254,7 @@ func (f *Fleet) nodes(look *Look) Table {
 			ID: n.Name, Labels: map[string]string{"node": n.Name, "pool": n.Pool, "model": n.Model},
 			Cells: []Cell{
 				text(n.Name), text(n.Pool), text(n.Model), cells(n.Cells, look), number(n.Utilization, "%.0f%%"), some(n.Active, Good), some(n.Idle, Warn), count(n.Free),
-				x.memory.cell("%.0fG", 1024), x.watts.cell("%.0f", 1), temperature(x.hottest), problem,
+				x.memory.cell("%.0fG", 1024), x.watts.cell("%.0f", 1), temperature(n.MaxTemperatureC), problem,
 			},
 		})
 	}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// asked is a fleet of that many nodes in which the answers are known: one GPU is hot, and each has a price.
+func asked(nodes int) view.View {
+	v := large(nodes)
+	v.Targets = nil
+	for i := range v.Nodes {
+		for j := range v.Nodes[i].GPUs {
+			g := &v.Nodes[i].GPUs[j]
+			g.TemperatureC, g.USDPerHour = ptr(float64(40+(i+j)%30)), ptr(2)
+			if len(g.Owners) > 0 && *g.Utilization == 0 {
+				g.Utilization = ptr(1)
+			}
+		}
+	}
+	n := &v.Nodes[nodes/2]
+	n.GPUs[3].TemperatureC = ptr(91)
+	n.Fault = "GPULost: GPU 5"
+	n.GPUs[4].Utilization, n.GPUs[4].Owners[0].Pod = ptr(0), "notebook-ann"
+	if nodes > 3 { // many pods hold one, and the last node's by name holds three
+		for i := 1; i < nodes-1; i++ {
+			if g := &v.Nodes[i].GPUs[4]; i != nodes/2 {
+				g.Utilization = ptr(0)
+			}
+		}
+		for j := range 3 {
+			g := &v.Nodes[nodes-1].GPUs[j]
+			g.Utilization, g.Owners[0] = ptr(0), n.GPUs[4].Owners[0]
+		}
+	}
+	return v
+}
+
+// The five questions that people ask are answered by a few keys, at 24 GPUs and at 80,000.
+func TestFiveQuestions(t *testing.T) {
+	for _, nodes := range []int{3, 10_000} {
+		v := asked(nodes)
+		node, namespace := v.Nodes[nodes/2].Name, v.Nodes[nodes/2].GPUs[0].Owners[0].Namespace
+		p := webui.New(fixed{v}, nil)
+		p.Prices = all2
+		source := &Controller{API: &api{handler: p.Handler()}, Name: "prod.example"}
+		f := func(question string, keys []string, want ...string) {
+			t.Helper()
+			m := screen(t, nil, 120, 40, func(c *Config) { c.Source = source })
+			turn := func() { m.busy = false; m.Update(m.fetch()()) } // what a tick does
+			turn()
+			for _, k := range keys {
+				press(m, k)
+				turn()
+			}
+			for _, w := range want {
+				if !strings.Contains(shown(m), w) {
+					t.Errorf("%d nodes: %s, by %q: lacks %q:\n%s", nodes, question, keys, w, shown(m))
+				}
+			}
+		}
+		f("which GPU is hot", nil, "max 91 °C "+node+":3")
+		f("which GPU is hot, and whose", []string{"3", "s", "s", "s"}, "°C↓", "91  "+namespace+fmt.Sprintf("/chat-%d-3", nodes/2))
+		idle, most, cost := 1, "1", "2.00"
+		if nodes > 3 {
+			idle, most, cost = nodes-2+3, "4", "8.00"
+		}
+		f("who idles", []string{"6"}, fmt.Sprintf("%s/notebook-ann  %11s", namespace, most), cost)
+		f("who idles, at a glance", nil, fmt.Sprintf("%s idle-held", grouped(idle)), fmt.Sprintf("IDLE-HELD\n  %s/notebook-ann  holds %s idle", namespace, most))
+		f("why that many replicas", []string{"4", "down", "enter"}, "llm/chat", "Tolerance", "vllm requests: 12.1 is within 10 % of the target 12.5: no change")
+		f("what is broken", nil, "1 of "+plural(nodes, "node")+" with problems", "1 of 2 workloads", node+"  GPULost: GPU 5", "ml/render  SignalsReadable is False")
+		f("what does it cost", nil, fmt.Sprintf("%s USD/h held, %s idle-held", grouped(nodes*6*2), grouped(2*idle)))
+	}
+}
+
+// Of a list that is read in part, another order reads another part; where the controller does not
+// know the order, top says what is sorted.
+func TestSortOfAPart(t *testing.T) {
+	a := serve(asked(1000))
+	m := screen(t, nil, 120, 40, func(c *Config) { c.Source, c.View = &Controller{API: a}, GPUs })
+	turn := func() { m.busy = false; m.Update(m.fetch()()) }
+	turn()
+	for key, want := range map[string]string{"-temperature_celsius": "sort=temperature", "-utilization_percent": "sort=utilization", "gpu": "sort=name"} {
+		m.sortBy(key)
+		turn()
+		if got := a.requests[len(a.requests)-1]; !strings.Contains(got, want) || m.note != "" {
+			t.Errorf("by %s: %s, note %q", key, got, m.note)
+		}
+	}
+	m.offset = 200
+	if m.sortBy("-power_watts"); m.offset != 0 || !strings.Contains(m.note, "not all of them") {
+		t.Errorf("offset %d, note %q", m.offset, m.note)
+	}
+}
