@@ -279,8 +279,9 @@ func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unst
 		return
 	}
 	c.mu.Unlock()
-	before, after := c.rivals.SetAutoscaler(a, gone || badSpec != nil || !c.isValid(a))
-	if compiled, err := policy.Compile(a); gone || err == nil {
+	compiled, invalid := policy.Compile(a)
+	before, after := c.rivals.SetAutoscaler(a, gone || badSpec != nil || invalid != nil || !c.mayScale(a, &compiled))
+	if gone || invalid == nil {
 		c.pairs.Set(key, compiled.Pair, gone) // one whose spec is invalid stays what it was
 	}
 	c.mu.Lock()
@@ -312,14 +313,10 @@ func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unst
 	c.requestDiscovery()
 }
 
-// isValid reports whether the object may have a target: its spec is valid, its
-// queries are allowed, and it is not being deleted.
-func (c *Controller) isValid(a *v1alpha1.GPUAutoscaler) bool {
-	compiled, err := policy.Compile(a)
-	if err != nil || a.DeletionTimestamp != nil {
-		return false
-	}
-	return !slices.ContainsFunc(compiled.Sources, func(s policy.Source) bool {
+// mayScale reports whether an object with a valid spec may have a target: its queries are
+// allowed, and it is not being deleted.
+func (c *Controller) mayScale(a *v1alpha1.GPUAutoscaler, compiled *policy.Compiled) bool {
+	return a.DeletionTimestamp == nil && !slices.ContainsFunc(compiled.Sources, func(s policy.Source) bool {
 		if s.Kind != policy.Query {
 			return false
 		}

@@ -24,22 +24,40 @@ import (
 type Index struct {
 	mu    sync.Mutex
 	pairs map[types.NamespacedName]policy.Pair // of every object; zero: it declares none
+	named map[types.NamespacedName][]string    // the objects of the namespace that name one, sorted
 	wants map[types.NamespacedName]scale.Reading
 }
+
+// maxMembers bounds the names in a message: a tenant's objects may all name one.
+const maxMembers = 4
 
 // Set takes over what a spec declares, or forgets the object.
 func (x *Index) Set(key types.NamespacedName, p policy.Pair, gone bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.pairs == nil {
+		x.pairs, x.named, x.wants = map[types.NamespacedName]policy.Pair{}, map[types.NamespacedName][]string{}, map[types.NamespacedName]scale.Reading{}
+	}
+	if before := x.pairs[key].With; before != "" {
+		other := types.NamespacedName{Namespace: key.Namespace, Name: before}
+		if i, found := slices.BinarySearch(x.named[other], key.Name); found {
+			x.named[other] = slices.Delete(x.named[other], i, i+1)
+		}
+		if len(x.named[other]) == 0 {
+			delete(x.named, other)
+		}
+	}
 	if gone {
 		delete(x.pairs, key)
 		delete(x.wants, key)
 		return
 	}
-	if x.pairs == nil {
-		x.pairs, x.wants = map[types.NamespacedName]policy.Pair{}, map[types.NamespacedName]scale.Reading{}
-	}
 	x.pairs[key] = p
+	if p.With != "" {
+		other := types.NamespacedName{Namespace: key.Namespace, Name: p.With}
+		i, _ := slices.BinarySearch(x.named[other], key.Name)
+		x.named[other] = slices.Insert(x.named[other], i, key.Name)
+	}
 }
 
 // Publish tells the partner what an object wants by its own signals, within its bounds. One that
@@ -74,7 +92,7 @@ func (x *Index) Of(key types.NamespacedName) *Partner {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	mine := x.pairs[key]
-	from := x.naming(key)
+	from := x.named[key]
 	if mine.With == "" && len(from) == 0 {
 		return nil
 	}
@@ -85,7 +103,8 @@ func (x *Index) Of(key types.NamespacedName) *Partner {
 		p.ratio = x.pairs[other]
 	}
 	theirs, exists := x.pairs[other]
-	members := slices.Concat(from, x.naming(other)) // a pair has one that names the other
+	// A pair has one that names the other. Of more, some are told.
+	members := slices.Concat(from[:min(len(from), maxMembers+1)], x.named[other][:min(len(x.named[other]), maxMembers+1)])
 	if mine.With != "" && theirs.With != "" {
 		members = append(members, other.Name)
 	}
@@ -94,7 +113,12 @@ func (x *Index) Of(key types.NamespacedName) *Partner {
 		p.problem = [2]string{v1alpha1.ReasonPairNotFound, fmt.Sprintf("there is no GPUAutoscaler %s in this namespace: the own signals decide", other.Name)}
 	case len(members) > 1:
 		slices.Sort(members)
-		p.problem = [2]string{v1alpha1.ReasonPairAmbiguous, fmt.Sprintf("a pair has two members of which one names the other, and here %s do so: the own signals decide", strings.Join(slices.Compact(members), ", "))}
+		members = slices.Compact(members)
+		more := ""
+		if len(members) > maxMembers {
+			members, more = members[:maxMembers], " and more"
+		}
+		p.problem = [2]string{v1alpha1.ReasonPairAmbiguous, fmt.Sprintf("a pair has two members of which one names the other, and here %s%s do so: the own signals decide", strings.Join(members, ", "), more)}
 	case mine.With != "":
 		p.Pair, p.Wants = scale.Pair{With: other.Name, PerPartner: mine.Least}, x.wants[other]
 	default:
@@ -104,17 +128,6 @@ func (x *Index) Of(key types.NamespacedName) *Partner {
 		}
 	}
 	return p
-}
-
-// naming returns the names of the objects that name this one. x.mu is held.
-func (x *Index) naming(key types.NamespacedName) (out []string) {
-	for k, p := range x.pairs {
-		if k.Namespace == key.Namespace && p.With == key.Name {
-			out = append(out, k.Name)
-		}
-	}
-	slices.Sort(out)
-	return out
 }
 
 // Condition returns ConditionPaired of a decision. Its message has no numbers of the load,

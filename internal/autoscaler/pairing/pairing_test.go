@@ -3,6 +3,7 @@
 package pairing
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -98,6 +99,39 @@ func TestPublished(t *testing.T) {
 	f(10, "maxReplicas", 20, 10, 8, false)
 	f(0, "set to 0 by hand", 5, 0, 0, false)
 	f(8, "advice only", 3, 3, 8, true)
+}
+
+// An object that a thousand others name is told few of them, and costs others nothing.
+func TestManyNameOne(t *testing.T) {
+	x := index("z")
+	for i := range 1000 {
+		x.Set(key(fmt.Sprintf("%s%03d", strings.Repeat("n", 250), i)), policy.Pair{With: "z", Least: 1}, false)
+	}
+	for _, name := range []string{"z", strings.Repeat("n", 250) + "999"} {
+		p := x.Of(key(name))
+		if c := p.Condition(nil); c.Reason != v1alpha1.ReasonPairAmbiguous || len(c.Message) > 2000 || !strings.Contains(c.Message, "000, ") || !strings.Contains(c.Message, " and more do so") {
+			t.Errorf("%s has %s: %s", name, c.Reason, c.Message)
+		}
+	}
+	for i := range 1000 {
+		x.Set(key(fmt.Sprintf("%s%03d", strings.Repeat("n", 250), i)), policy.Pair{}, i%2 == 0)
+	}
+	if p := x.Of(key("z")); p != nil || len(x.named) > 0 {
+		t.Errorf("nobody names it any more: %+v, %d", p, len(x.named))
+	}
+}
+
+func BenchmarkOf(b *testing.B) {
+	x := &Index{}
+	for i := range 10000 {
+		x.Set(key(fmt.Sprint("a", i)), policy.Pair{}, false)
+	}
+	x.Set(key("b"), policy.Pair{With: "a1", Least: 1}, false)
+	for b.Loop() {
+		if x.Of(key("a0")) != nil || x.Of(key("b")) == nil {
+			b.Fatal("wrong partners")
+		}
+	}
 }
 
 func TestCondition(t *testing.T) {
