@@ -211,6 +211,37 @@ func TestKeepSpec(t *testing.T) {
 	})
 }
 
+// What goes back scales as before, also for a run after the one that was killed.
+func TestReleaseGoesBackToAnOwnedHPA(t *testing.T) {
+	inCluster(t, 5, kindHPA, func(t *testing.T, c *cluster) {
+		if out, err := c.attempt(t, 0, false, adopts(kindHPA)); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		c.change("gpuautoscalers/chat", func(u *unstructured.Unstructured) { setNested(u, "HPA", "spec", "actuation") })
+		time.Sleep(10 * time.Second) // simulated
+		if out, err := c.attempt(t, 0, false, func(ctx context.Context, o objects, _ *runner) error {
+			steps, err := (&release{objects: o}).plan(ctx)
+			if err == nil {
+				err = steps[0].do(ctx)
+			}
+			return err
+		}); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		c.set(func() { c.replicas = 70 })
+		time.Sleep(10 * time.Second) // simulated
+		out, err := c.attempt(t, 0, false, releases())
+		if err == nil || !strings.Contains(err.Error(), "there are 70 replicas") || !strings.Contains(out, "set actuation: HPA again") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if got, _, _ := unstructured.NestedString(c.objects["gpuautoscalers/chat"].Object, "spec", "actuation"); got != "HPA" {
+			t.Errorf("actuation %s, want HPA", got)
+		}
+	})
+}
+
 // A workload that the GPUAutoscaler has scaled to zero would stay there.
 func TestReleaseAtZero(t *testing.T) {
 	inCluster(t, 5, kindHPA, func(t *testing.T, c *cluster) {

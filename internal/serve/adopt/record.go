@@ -31,6 +31,8 @@ const (
 type record struct {
 	Kind  string `json:"kind"`            // of the object of the same name
 	Saved *saved `json:"saved,omitempty"` // of a HorizontalPodAutoscaler
+	// Actuation is what a release has ended, and sets again if it has to go back. Empty: Scale.
+	Actuation v1alpha1.Actuation `json:"actuation,omitempty"`
 }
 
 // saved is what makes a HorizontalPodAutoscaler again.
@@ -88,6 +90,8 @@ func readRecord(a *v1alpha1.GPUAutoscaler) (*record, error) {
 
 func (r *record) check(a *v1alpha1.GPUAutoscaler) error {
 	switch {
+	case r.Actuation != "" && r.Actuation != v1alpha1.ActuationScale && r.Actuation != v1alpha1.ActuationHPA:
+		return fmt.Errorf("actuation %q is not %s or %s", r.Actuation, v1alpha1.ActuationScale, v1alpha1.ActuationHPA)
 	case r.Kind != kindHPA && r.Kind != kindScaledObject:
 		return fmt.Errorf("kind %q is not %s or %s", r.Kind, kindHPA, kindScaledObject)
 	case r.Kind == kindScaledObject && r.Saved != nil:

@@ -3,6 +3,7 @@
 package adopt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (r *release) plan(ctx context.Context) ([]step, error) {
 	var steps []step
 	if s.ours != nil && s.ours.Spec.Actuation != v1alpha1.ActuationAdvise {
 		steps = append(steps, step{text: fmt.Sprintf("set actuation: Advise of GPUAutoscaler %s/%s", r.namespace, r.name), do: func(ctx context.Context) error {
-			return r.setActuation(ctx, nil, s, v1alpha1.ActuationAdvise)
+			return r.advise(ctx, s)
 		}})
 	}
 	if hasOld := s.old != nil && !isStopped(s.old); !hasOld && (s.record != nil || s.ours == nil) {
@@ -53,6 +54,23 @@ func (r *release) plan(ctx context.Context) ([]step, error) {
 		return steps, nil
 	}
 	return append(steps, r.finish(s)...), nil
+}
+
+// advise ends what the GPUAutoscaler sets, and keeps how it did so.
+func (r *release) advise(ctx context.Context, s *state) error {
+	if s.record == nil || s.ours.Spec.Actuation != v1alpha1.ActuationHPA {
+		return r.setActuation(ctx, nil, s, v1alpha1.ActuationAdvise)
+	}
+	kept := *s.record
+	kept.Actuation = s.ours.Spec.Actuation
+	text, err := kept.encode()
+	if err != nil {
+		return err
+	}
+	return r.patch(ctx, nil, s.ours.ResourceVersion, map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{recordAnnotation: text}},
+		"spec":     map[string]any{"actuation": v1alpha1.ActuationAdvise},
+	}, r.ownPath(r.name))
 }
 
 // check refuses what cannot be handed back.
@@ -168,8 +186,9 @@ func (r *release) giveBack(s *state) step {
 	wasScaling := s.old == nil || s.old.GetKind() == kindScaledObject
 	switch {
 	case s.ours != nil && wasScaling && !r.force && r.checkReplicas(s) != nil:
-		return step{text: "set actuation: Scale again", do: func(ctx context.Context) error {
-			return errors.Join(r.setActuation(ctx, nil, s, v1alpha1.ActuationScale), r.checkReplicas(s))
+		was := cmp.Or(s.record.Actuation, v1alpha1.ActuationScale)
+		return step{text: fmt.Sprintf("set actuation: %s again", was), do: func(ctx context.Context) error {
+			return errors.Join(r.setActuation(ctx, nil, s, was), r.checkReplicas(s))
 		}}
 	case s.old == nil:
 		return step{text: "create the HorizontalPodAutoscaler " + r.name + " as it was saved", do: restore}
