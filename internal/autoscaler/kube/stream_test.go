@@ -292,7 +292,7 @@ func TestBuffersAreBounded(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Connect(Config{Kubeconfig: kubeconfig})
+	c, err := Connect(Config{Kubeconfig: kubeconfig, Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
