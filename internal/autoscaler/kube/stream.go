@@ -89,9 +89,12 @@ func (s *stream) ResultChan() <-chan watch.Event { return s.events }
 // Stop implements watch.Interface.
 func (s *stream) Stop() { s.stop() }
 
+// decode decodes the object of an event. It keeps nothing of raw.
+type decode func(kind watch.EventType, raw []byte) (runtime.Object, error)
+
 // stream starts a watch. decode decodes the object of an event, and drops what nobody reads
 // of it. An object that cannot be decoded ends the watch, as an error of the API server does.
-func (c *Clients) stream(ctx context.Context, request *rest.Request, decode func(kind watch.EventType, raw []byte) (runtime.Object, error)) (watch.Interface, error) {
+func (c *Clients) stream(ctx context.Context, request *rest.Request, decode decode) (watch.Interface, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	body, err := request.Stream(ctx)
 	if err != nil {
@@ -121,7 +124,7 @@ func (c *Clients) stream(ctx context.Context, request *rest.Request, decode func
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // nextEvent reads and decodes an event. An error means that the answer has ended.
-func (c *Clients) nextEvent(ctx context.Context, r *bufio.Reader, decode func(kind watch.EventType, raw []byte) (runtime.Object, error)) (watch.Event, error) {
+func (c *Clients) nextEvent(ctx context.Context, r *bufio.Reader, decode decode) (watch.Event, error) {
 	head, err := r.Peek(1)
 	if err != nil {
 		return watch.Event{}, err
@@ -259,7 +262,7 @@ func (c *Clients) newInformer(slim toolscache.TransformFunc) func(toolscache.Lis
 		list, ok := lw.(*toolscache.ListWatch)
 		if request, gvk, err := c.watchRequest(obj); ok && err == nil { // else: client-go's
 			sent := gvk
-			if _, ok := obj.(*metav1.PartialObjectMetadata); ok {
+			if isMetadata(obj) {
 				sent = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
 			}
 			decode := func(kind watch.EventType, raw []byte) (runtime.Object, error) {
@@ -267,8 +270,8 @@ func (c *Clients) newInformer(slim toolscache.TransformFunc) func(toolscache.Lis
 				if err != nil {
 					return nil, err
 				}
-				if m, ok := obj.(*metav1.PartialObjectMetadata); ok {
-					m.SetGroupVersionKind(gvk)
+				if sent != gvk {
+					obj.GetObjectKind().SetGroupVersionKind(gvk)
 				}
 				if kind == watch.Bookmark {
 					return obj, nil
@@ -288,6 +291,12 @@ func (c *Clients) newInformer(slim toolscache.TransformFunc) func(toolscache.Lis
 	}
 }
 
+// isMetadata reports whether only the metadata of objects are watched.
+func isMetadata(obj runtime.Object) bool {
+	_, ok := obj.(*metav1.PartialObjectMetadata)
+	return ok
+}
+
 // acceptMetadata asks for the metadata of objects only.
 const acceptMetadata = runtime.ContentTypeProtobuf + asMetadata + "," + runtime.ContentTypeJSON + asMetadata
 
@@ -303,10 +312,9 @@ func (c *Clients) watchRequest(obj runtime.Object) (request func() *rest.Request
 		return nil, gvk, err
 	}
 	rc, err := apiutil.RESTClientForGVK(gvk, false, false, c.Config, serializer.NewCodecFactory(c.scheme), c.http)
-	_, metadata := obj.(*metav1.PartialObjectMetadata)
 	return func() *rest.Request {
 		r := rc.Get().Resource(mapping.Resource.Resource)
-		if metadata {
+		if isMetadata(obj) {
 			r.SetHeader("Accept", acceptMetadata)
 		}
 		return r
