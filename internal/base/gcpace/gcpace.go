@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"time"
 )
 
 const (
@@ -24,6 +25,10 @@ const (
 	minGarbage = 8 << 20
 	minPercent = 3
 	maxPercent = 100
+	// burst is how many collections make a burst, and quiet is how long there is none when it
+	// has ended.
+	burst = 20
+	quiet = 5 * time.Second
 )
 
 // Run adjusts the garbage collector's percentage after each collection, until ctx ends. If
@@ -34,6 +39,13 @@ func Run(ctx context.Context) {
 	}
 	collected := make(chan struct{}, 1)
 	notifyCollection(ctx, collected)
+	follow(ctx, collected, debug.FreeOSMemory)
+}
+
+// follow adjusts the percentage after each collection, and releases memory after a burst.
+func follow(ctx context.Context, collected <-chan struct{}, release func()) {
+	ended, n := time.NewTimer(quiet), 0
+	defer ended.Stop()
 	last := maxPercent
 	for {
 		if p := Percent(readMetrics()); p != last {
@@ -44,6 +56,13 @@ func Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-collected:
+			n++
+			ended.Reset(quiet)
+		case <-ended.C:
+			if n >= burst {
+				release()
+			}
+			n = 0
 		}
 	}
 }

@@ -7,7 +7,10 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -44,8 +47,10 @@ func TestRunFollowsCollections(t *testing.T) {
 	t.Setenv("GOGC", "")
 	defer debug.SetGCPercent(int(percent()))
 	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { Run(ctx) })
+	defer running.Wait()
 	defer cancel()
-	go Run(ctx)
 	samples := make([]float32, 256*mib/4)
 	for range 1000 {
 		if runtime.GC(); percent() < maxPercent/2 {
@@ -57,9 +62,41 @@ func TestRunFollowsCollections(t *testing.T) {
 	t.Errorf("after 1000 collections with 256 MiB of samples, GOGC is %d", percent())
 }
 
+// Memory is released once, when a burst of collections has ended.
+func TestRelease(t *testing.T) {
+	defer debug.SetGCPercent(int(percent()))
+	synctest.Test(t, func(t *testing.T) {
+		collected := make(chan struct{})
+		var released atomic.Int64
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { follow(ctx, collected, func() { released.Add(1) }) })
+		defer running.Wait()
+		defer cancel()
+		f := func(collections int, every time.Duration, want int64) {
+			t.Helper()
+			before := released.Load()
+			for range collections {
+				collected <- struct{}{}
+				time.Sleep(every)
+			}
+			time.Sleep(time.Hour)
+			if got := released.Load() - before; got != want {
+				t.Errorf("%d collections, one each %v: released %d times, want %d", collections, every, got, want)
+			}
+		}
+		f(0, 0, 0)
+		f(burst-1, quiet-1, 0)
+		f(burst, quiet-1, 1)
+		f(50*burst, time.Millisecond, 1)
+		f(10*burst, quiet+1, 0)
+	})
+}
+
 // GOGC of the environment has precedence.
 func TestGOGCHasPrecedence(t *testing.T) {
 	t.Setenv("GOGC", "100")
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	before := percent()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -68,7 +105,6 @@ func TestGOGCHasPrecedence(t *testing.T) {
 		t.Error("GOGC was changed")
 	}
 	t.Setenv("GOGC", "")
-	defer debug.SetGCPercent(int(before))
 	samples := make([]float32, 256*mib/4)
 	runtime.GC()
 	Run(ctx)
