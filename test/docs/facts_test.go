@@ -110,7 +110,7 @@ func TestNotThereYet(t *testing.T) {
 			}
 			return absent(string(read(t, "docs/hardware.md")), "dcgm: exact|nvlink-tx")
 		},
-		"Separate prefill and decode pool": func(string) error { return absent(api, "`(?:prefill|decode|priority)[a-z]*`") },
+		"One GPU budget with priorities": func(string) error { return absent(api, "`(?:prefill|decode|priority)[a-z]*`") },
 		"The decision engine is not better": func(bullet string) error {
 			for _, figure := range regexp.MustCompile(`\b\d\.\d\d\b`).FindAllString(bullet, -1) {
 				if !strings.Contains(backtest, figure) {
