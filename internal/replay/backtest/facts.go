@@ -34,6 +34,9 @@ func (r *Report) facts() []fact {
 		}
 		out = append(out, fact{"peers", text})
 	}
+	for _, n := range r.Notes {
+		out = append(out, fact{"note", n})
+	}
 	return out
 }
 

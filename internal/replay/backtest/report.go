@@ -27,6 +27,7 @@ type Report struct {
 
 	Models []service.Model `json:"models"`
 	Peers  []string        `json:"peers"`
+	Notes  []string        `json:"notes,omitempty"` // in what the replay of our policies differs from a cluster
 	Prices Prices          `json:"prices,omitempty"`
 
 	judge  func(*Case) []Verdict
@@ -51,6 +52,9 @@ func NewReport(s *Study, cases []Case, untouched []string) *Report {
 		p := &s.Peers[i]
 		r.Peers = append(r.Peers, p.Name)
 		r.class[p.Name], r.family[p.Name] = p.Class, p.Family
+	}
+	for i := range s.Ours {
+		r.Notes = append(r.Notes, s.Ours[i].Notes...)
 	}
 	isUntouched := func(c Cell) bool {
 		return slices.ContainsFunc(untouched, func(u string) bool { return strings.Contains(c.Trace, u) })

@@ -75,12 +75,13 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Ours[0].Notes = []string{"ours is replayed without its pair <decode>"}
 	r := NewReport(s, cases, []string{"nothing"})
 	var table, page, js bytes.Buffer
-	if err := r.Table(&table); err != nil || !strings.Contains(table.String(), "mean (geometric)") {
+	if err := r.Table(&table); err != nil || !strings.Contains(table.String(), "mean (geometric)") || !strings.Contains(table.String(), "note      ours is replayed without its pair <decode>\n") {
 		t.Errorf("%v\n%s", err, &table)
 	}
-	if err := json.NewEncoder(&js).Encode(r); err != nil || !json.Valid(js.Bytes()) {
+	if err := json.NewEncoder(&js).Encode(r); err != nil || !json.Valid(js.Bytes()) || !bytes.Contains(js.Bytes(), []byte(`"notes":["ours is replayed without its pair`)) {
 		t.Errorf("json: %v", err)
 	}
 	r.Version, r.Time = "v1.2.3", time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
@@ -89,7 +90,7 @@ func TestReport(t *testing.T) {
 	}
 	html := page.String()
 	for _, want := range []string{
-		"2026-03-04 05:06 UTC, gpupilot v1.2.3", "4 replays of", "1 hour in 4 replays", "<dt>policies</dt><dd>ours</dd>", "to peaks of 3 to 6 replicas", "over 2 s to the first token or 15 ms",
+		"2026-03-04 05:06 UTC, gpupilot v1.2.3", "4 replays of", "1 hour in 4 replays", "<dt>policies</dt><dd>ours</dd>", "<dt>note</dt><dd>ours is replayed without its pair &lt;decode&gt;</dd>", "to peaks of 3 to 6 replicas", "over 2 s to the first token or 15 ms",
 		"of Knative", `class="peer kpa"`, "chip",
 	} {
 		if !strings.Contains(html, want) {

@@ -4,6 +4,8 @@ package contender
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/replay/service"
@@ -11,41 +13,62 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
-// In a replay a policy with drain deletes no pod that has requests. The same policy without
-// it does.
-func TestReplayDrains(t *testing.T) {
-	const seconds = 1200
-	deleted := func(drain string) (busy, fell int) {
-		all, err := policy.Parse("policy", fmt.Appendf(nil, `
+// chat returns a policy on requests with further lines of its spec.
+func chat(t *testing.T, spec string) Entry {
+	t.Helper()
+	all, err := policy.Parse("policy", fmt.Appendf(nil, `
 kind: GPUAutoscaler
 spec:
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
   maxReplicas: 8
   signals: [{preset: vllm}]
-  behavior: {scaleDown: {stabilizationWindowSeconds: 30, policies: [{type: Pods, value: 1, periodSeconds: 30}]}}
   %s
-`, drain))
-		if err != nil {
-			t.Fatal(err)
+`, strings.ReplaceAll(spec, "\n", "\n  ")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewOurs("chat", all[0].Compiled)
+}
+
+// replay replays a rate of requests/s on six replicas, and calls each after each second with the replicas before it.
+func (e *Entry) replay(t *testing.T, seconds int, rate func(now int) float64, each func(d *service.Deployment, now, before int)) {
+	t.Helper()
+	scaler, err := e.New(&Replay{Model: &worker, Min: 1, Max: 8, Startup: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := &service.Config{
+		Model: worker, Startup: service.Startup{Median: 20}, Patience: 60, Seconds: float64(seconds),
+		Need: make([]float64, seconds/service.NeedSeconds+1), Replicas: 6,
+	}
+	d := service.New(cfg, scaler)
+	next := 0.0
+	for now := 1; now <= seconds; now++ {
+		var q []trace.Request
+		for perSecond := rate(now); perSecond > 0 && next < float64(now); next += 1 / perSecond {
+			q = append(q, trace.Request{At: next, Prompt: 500, Output: 2000})
 		}
-		e, err := NewOurs("ours", all[0].Compiled).New(&Replay{Model: &worker, Min: 1, Max: 8, Startup: 30})
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg := &service.Config{Model: worker, Startup: service.Startup{Median: 20}, Patience: 60, Seconds: seconds, Need: make([]float64, seconds/service.NeedSeconds+1), Replicas: 6}
-		d := service.New(cfg, e)
-		next := 0.0
-		for now := 1; now <= seconds; now++ {
-			var q []trace.Request
-			perSecond := 2.0
-			if now > 300 {
-				perSecond = 0.6
-			}
-			for ; next < float64(now); next += 1 / perSecond {
-				q = append(q, trace.Request{At: next, Prompt: 500, Output: 2000})
-			}
-			before := d.Replicas()
-			d.Run(q, float64(now))
+		next = max(next, float64(now))
+		before := d.Replicas()
+		d.Run(q, float64(now))
+		each(d, now, before)
+	}
+}
+
+func falls(now int) float64 {
+	if now > 300 {
+		return 0.6
+	}
+	return 2
+}
+
+// In a replay a policy with drain deletes no pod that has requests. The same policy without
+// it does.
+func TestReplayDrains(t *testing.T) {
+	const behavior = "behavior: {scaleDown: {stabilizationWindowSeconds: 30, policies: [{type: Pods, value: 1, periodSeconds: 30}]}}\n"
+	deleted := func(drain string) (busy, fell int) {
+		e := chat(t, behavior+drain)
+		e.replay(t, 1200, falls, func(d *service.Deployment, _, before int) {
 			if d.Replicas() < before {
 				fell++
 			}
@@ -54,7 +77,7 @@ spec:
 					busy++
 				}
 			}
-		}
+		})
 		return busy, fell
 	}
 	if busy, fell := deleted("drain: {maxSeconds: 120}"); busy != 0 || fell == 0 {
@@ -63,4 +86,77 @@ spec:
 	if busy, fell := deleted(""); busy == 0 || fell == 0 {
 		t.Errorf("without drain: %d seconds of deleted pods with requests, %d scale-downs", busy, fell)
 	}
+}
+
+// In a replay a policy with idle gives up all replicas once nobody has sent a request for that
+// long, and not before. The same policy without it keeps its minimum.
+func TestReplayIdle(t *testing.T) {
+	const until, after, back = 300, 600, 1500
+	last := func(spec string, rate func(int) float64) (replicas, zeroAt int) {
+		e := chat(t, "behavior: {scaleDown: {stabilizationWindowSeconds: 30}}\n"+spec)
+		if got := len(e.Notes) == 1 && strings.HasPrefix(e.Notes[0], "chat may remove replicas as idle: "); got != (spec != "") {
+			t.Errorf("%q has the notes %q", spec, e.Notes)
+		}
+		e.replay(t, 1800, rate, func(d *service.Deployment, now, _ int) {
+			if replicas = d.Replicas(); replicas == 0 && zeroAt == 0 {
+				zeroAt = now
+			}
+		})
+		return replicas, zeroAt
+	}
+	used := func(now int) float64 {
+		if now > until && now < back {
+			return 0
+		}
+		return 2
+	}
+	now, zeroAt := last("idle: {after: 10m}", used)
+	if now != 0 || zeroAt < until+after || zeroAt > until+after+60 {
+		t.Errorf("with idle: 0 replicas at %d s, %d at the end; want 0 from 10 min after the last requests ended, as nobody scales up by hand", zeroAt, now)
+	}
+	if now, zeroAt = last("", used); now == 0 || zeroAt > 0 {
+		t.Errorf("without idle: 0 replicas at %d s, %d at the end", zeroAt, now)
+	}
+	if now, zeroAt = last("idle: {after: 10m}", func(now int) float64 { return 0.01 }); now == 0 || zeroAt > 0 {
+		t.Errorf("with a request every 100 s: 0 replicas at %d s, %d at the end", zeroAt, now)
+	}
+}
+
+// In a replay a policy with actuation: HPA sets its replicas every 15 s. Each replay has its own seconds.
+func TestReplayThroughAnHPA(t *testing.T) {
+	changes := func(spec string) (at []int) {
+		e := chat(t, "behavior: {scaleDown: {stabilizationWindowSeconds: 0}}\n"+spec)
+		if want := []string{"chat sets replicas through a HorizontalPodAutoscaler, which syncs every 15 s"}; spec != "" && !slices.Equal(e.Notes, want) {
+			t.Errorf("notes %q, want %q", e.Notes, want)
+		}
+		e.replay(t, 1200, falls, func(d *service.Deployment, now, before int) {
+			if d.Replicas() != before {
+				at = append(at, now)
+			}
+		})
+		return at
+	}
+	apart := func(at []int) bool {
+		return !slices.ContainsFunc(at, func(now int) bool { return (now-at[0])%15 != 0 })
+	}
+	if at := changes("actuation: HPA"); len(at) < 3 || !apart(at) {
+		t.Errorf("through an HPA: changes at %d s", at)
+	}
+	if at := changes(""); len(at) < 3 || apart(at) {
+		t.Errorf("without: changes at %d s", at)
+	}
+}
+
+// A pair, schedules and an override are not replayed, and that is said.
+func TestReplaySaysWhatItLeavesOut(t *testing.T) {
+	f := func(spec string, want ...string) {
+		t.Helper()
+		if e := chat(t, spec); !slices.Equal(e.Notes, want) {
+			t.Errorf("%q has the notes %q, want %q", spec, e.Notes, want)
+		}
+	}
+	f("drain: {maxSeconds: 60}")
+	f(`pair: {with: decode, ratio: {min: "0.25", max: "1"}}`, "chat is replayed without its pair decode: a replay has one workload")
+	f(`schedules: [{name: office, start: "08:00", end: "18:00", minReplicas: 2}]`, "chat is replayed without its schedules and its override")
+	f(`override: {replicas: 2, until: "2026-01-01T00:40:00Z", reason: demo}`, "chat is replayed without its schedules and its override")
 }

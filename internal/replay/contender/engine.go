@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -28,9 +29,26 @@ func NewOurs(name string, p policy.Compiled) Entry {
 		objective = max(objective, p.Policy.Signals[i].Objective)
 	}
 	return Entry{
-		Name: name, Family: Ours, Class: class, Objective: objective, Max: p.Policy.Max,
+		Name: name, Family: Ours, Class: class, Objective: objective, Max: p.Policy.Max, Notes: notesOf(name, &p),
 		New: func(r *Replay) (service.Autoscaler, error) { return newEngine(r, p) },
 	}
+}
+
+// notesOf says in what the replay of a policy differs from a cluster.
+func notesOf(name string, p *policy.Compiled) (out []string) {
+	if p.Pair.With != "" {
+		out = append(out, fmt.Sprintf("%s is replayed without its pair %s: a replay has one workload", name, p.Pair.With))
+	}
+	if len(p.Schedules) > 0 || !p.Override.Until.IsZero() {
+		out = append(out, name+" is replayed without its schedules and its override")
+	}
+	if p.Actuation == v1alpha1.ActuationHPA {
+		out = append(out, fmt.Sprintf("%s sets replicas through a HorizontalPodAutoscaler, which syncs every %d s", name, directLag().Sync))
+	}
+	if p.Policy.Idle.After > 0 {
+		out = append(out, name+" may remove replicas as idle: nobody scales it up by hand here, so later requests are missed")
+	}
+	return out
 }
 
 // NewOursAtModelLimits is like NewOurs, but replaces the latency limits of the policy by
@@ -81,6 +99,7 @@ type engine struct {
 	sources       []source
 	countArrivals []bool        // by source
 	inFlight      source        // the requests of a pod; nil: no signal counts them
+	sync          *Lag          // of the HorizontalPodAutoscaler that sets the replicas; nil: they are set at once
 	givenStartup  time.Duration // from the policy; 0: learned
 
 	past     []promise.Load
@@ -107,6 +126,10 @@ func newEngine(r *Replay, compiled policy.Compiled) (*engine, error) {
 	e := &engine{policy: compiled.Policy, givenStartup: compiled.Policy.Startup, rules: map[scale.Rule]int{}}
 	e.policy.Min, e.policy.Max = int32(low), int32(high)
 	e.past = r.Past
+	if compiled.Actuation == v1alpha1.ActuationHPA {
+		sync := directLag().withPhases(r.Seed)
+		e.sync = &sync
+	}
 	for i, s := range compiled.Sources {
 		src, err := newSource(s)
 		if err != nil {
@@ -160,7 +183,7 @@ func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 	}
 	e.rules[decision.Rule]++
 	e.last = decision
-	if !decision.Changes() {
+	if !decision.Changes() || e.sync != nil && !e.sync.syncs(now) {
 		return service.Unchanged, nil
 	}
 	return int(decision.Replicas), decision.Victims

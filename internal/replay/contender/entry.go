@@ -21,6 +21,9 @@ type Entry struct {
 
 	Max int32 // maxReplicas of our policy; 0: unknown
 
+	// Notes says in what the replay of our policy differs from a cluster.
+	Notes []string
+
 	// Rates is true if a peer reads rates of the server.
 	Rates bool
 

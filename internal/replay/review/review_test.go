@@ -71,7 +71,7 @@ func replay(t *testing.T, a *v1alpha1.GPUAutoscaler, minutes func(string, string
 // The answer says whether the objective is kept, at what cost, what is saved and what to
 // change, and compares with a looser and a stricter objective and with an HPA.
 func TestReplay(t *testing.T) {
-	a := object(t, `{preset: vllm, slo: {interTokenLatency: 50ms, timeToFirstToken: 2500ms}}`)
+	a := object(t, `{preset: vllm, slo: {interTokenLatency: 50ms, timeToFirstToken: 2500ms}}`, `pair: {with: decode, ratio: {min: "0.25"}}`)
 	b, err := replay(t, a, recordedMinutes(90, "vllm requests", 1.5), 2.5)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestReplay(t *testing.T) {
 	f(b.Cost, `[\d.]+ GPU-hours in 1\.5 hours, \$[\d.]+\. The workload held 6(\.\d+)?\.`)
 	f(b.Saved, `\d+ % of the GPU-hours of an HPA with the same targets, which .*\.`)
 	f(b.Change, `Nothing|Use .*|Look for a cheaper policy with gpupilot backtest --from-cluster llm/chat --advise.*`)
-	f(strings.Join(b.Notes, " "), `The load is what .* miss over 2\.5 s to the first token or 50 ms between tokens\. A start takes 120 s at the median, and a replica has 2 GPUs\. More of it.* --from-cluster llm/chat\.`)
+	f(strings.Join(b.Notes, " "), `The load is what .* miss over 2\.5 s to the first token or 50 ms between tokens\. A start takes 120 s at the median, and a replica has 2 GPUs\. This policy is replayed without its pair decode: a replay has one workload\. More of it.* --from-cluster llm/chat\.`)
 }
 
 // What a policy is compared with depends on what it has.

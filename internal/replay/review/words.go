@@ -99,8 +99,8 @@ func (p *plan) notes(j *job, recorded *record) (out []string) {
 	if p.missing > 0 {
 		out = append(out, fmt.Sprintf("%d minutes are missing, and have the load of the minute before.", p.missing))
 	}
-	if len(j.object.Spec.Schedules) > 0 || j.object.Spec.Override != nil {
-		out = append(out, "Schedules and overrides are not replayed.")
+	for _, note := range p.entries[0].Notes {
+		out = append(out, strings.ToUpper(note[:1])+note[1:]+".")
 	}
 	for _, name := range p.queries {
 		out = append(out, "The query "+name+" decides nothing in the replay.")

@@ -51,9 +51,9 @@ func (w *world) observeDrain(r *scale.Replica, p *pod, now time.Time) {
 	}
 }
 
-// applyDrain takes pods out of the endpoints, has others serve again, and removes those
-// that have left once the replicas fall.
-func (w *world) applyDrain(d *scale.Decision, now time.Time) {
+// applyDrain takes pods out of the endpoints, has others serve again, and, if the replicas fall,
+// removes those that have left.
+func (w *world) applyDrain(d *scale.Decision, now time.Time, removes bool) {
 	serving := 0
 	for i := 0; i < len(w.pods); i++ {
 		p := &w.pods[i]
@@ -61,7 +61,7 @@ func (w *world) applyDrain(d *scale.Decision, now time.Time) {
 			continue
 		}
 		switch leaves := slices.Contains(d.Leave, p.name); {
-		case leaves && !p.leftAt.IsZero() && slices.Contains(d.Victims, p.name):
+		case removes && leaves && !p.leftAt.IsZero() && slices.Contains(d.Victims, p.name):
 			w.pods = slices.Delete(w.pods, i, i+1)
 			w.groups[scale.Serving].remove(serving)
 			i--

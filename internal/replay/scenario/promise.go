@@ -162,11 +162,11 @@ func (p *promise) verifyNumber(got int) error {
 	return nil
 }
 
-// countChanges counts the moments that changed the replicas in a direction.
+// countChanges counts the moments that changed the replicas in a direction, not those that wait.
 func countChanges(moments []Moment, sign int) (n int) {
 	for i := range moments {
 		d := &moments[i].Decision
-		if int(d.Replicas-d.Current)*sign > 0 {
+		if !moments[i].Waits && int(d.Replicas-d.Current)*sign > 0 {
 			n++
 		}
 	}

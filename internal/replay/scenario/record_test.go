@@ -89,7 +89,7 @@ func incident(t *testing.T, r *rand.Rand, signals string, step, length time.Dura
 		if err := w.apply(&e); err != nil {
 			t.Fatal(err)
 		}
-		d := w.decide(e.at)
+		d, _ := w.decide(e.at)
 		p := view.Point{Time: start.Add(at), Replicas: d.Replicas, Serving: d.Serving, Current: d.Current, Starting: d.Starting, Signals: make([]*float64, len(d.Inputs))}
 		for i := range d.Inputs {
 			if d.Inputs[i].Fresh > 0 {

@@ -91,6 +91,7 @@ func (s *Scenario) policy(b []byte) error {
 type Moment struct {
 	At       time.Duration // on the timeline
 	Line     bool          // the timeline has a line for this moment
+	Waits    bool          // the HorizontalPodAutoscaler applies the decision at its next sync
 	Decision scale.Decision
 }
 
@@ -110,7 +111,9 @@ func (s *Scenario) Run(remember func(scale.State) scale.State) ([]Moment, error)
 			if remember != nil {
 				w.state = remember(w.state)
 			}
-			out = append(out, Moment{at, at == e.at, w.decide(at)})
+			m := Moment{At: at, Line: at == e.at}
+			m.Decision, m.Waits = w.decide(at)
+			out = append(out, m)
 		}
 	}
 	return out, nil
@@ -151,6 +154,9 @@ func formatMoments(moments []Moment, all bool) string {
 // isChange reports whether the decision differs from the previous one.
 func (m *Moment) isChange(before *Moment) bool {
 	d, last := &m.Decision, &before.Decision
+	if m.Waits && before.Waits && d.Replicas == last.Replicas && d.Current == last.Current && d.Rule == last.Rule {
+		return false
+	}
 	return d.Changes() || last.Rule != d.Rule || last.Replicas != d.Current
 }
 
@@ -159,6 +165,9 @@ func (m *Moment) write(b *strings.Builder) {
 	fmt.Fprintf(b, "%-7v %d → %d  %s: %s", m.At, d.Current, d.Replicas, d.Rule, d.Sentence())
 	if len(d.Victims) > 0 {
 		fmt.Fprintf(b, "; first to go: %s", strings.Join(d.Victims, ", "))
+	}
+	if m.Waits {
+		b.WriteString("; the HorizontalPodAutoscaler has not synced yet")
 	}
 	b.WriteByte('\n')
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
@@ -29,7 +30,8 @@ type world struct {
 	stopped   bool
 	version   string // of pods that are created
 	created   int
-	partner   int32 // what the partner of spec.pair wants
+	partner   int32         // what the partner of spec.pair wants
+	decidedAt time.Duration // the last decision; before the first: -1
 	drains
 }
 
@@ -48,7 +50,7 @@ var timelineStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 const initialAge = time.Hour
 
 func newWorld(p scale.Policy) *world {
-	return &world{policy: p, replicas: -1, age: time.Second, groups: map[scale.Phase]*group{}}
+	return &world{policy: p, replicas: -1, decidedAt: -1, age: time.Second, groups: map[scale.Phase]*group{}}
 }
 
 // phases has the keywords of the phases, in the order in which new pods are named.
@@ -209,8 +211,12 @@ func (w *world) shortage(in ...scale.Phase) (n int) {
 	return n
 }
 
-// decide runs the engine on the current observation, and applies the decision.
-func (w *world) decide(at time.Duration) scale.Decision {
+// hpaSync is the time between two syncs of a HorizontalPodAutoscaler.
+const hpaSync = 15 * time.Second
+
+// decide runs the engine on the current observation, and applies the decision. It reports whether the decision waits:
+// with actuation: HPA, it is applied at the next sync.
+func (w *world) decide(at time.Duration) (d scale.Decision, waits bool) {
 	now := timelineStart.Add(at)
 	p := w.policy
 	w.compiled.Apply(&p, now, timelineStart)
@@ -218,9 +224,13 @@ func (w *world) decide(at time.Duration) scale.Decision {
 		p.Pair = scale.Pair{With: pair.With, PerPartner: pair.Least}
 	}
 	d, state := scale.Decide(p, w.observe(now), w.state, now)
-	w.state, w.replicas = state, d.Replicas
-	w.applyDrain(&d, now)
-	return d
+	syncs := w.compiled.Actuation != v1alpha1.ActuationHPA || w.decidedAt < 0 || at/hpaSync != w.decidedAt/hpaSync
+	w.state, w.decidedAt = state, at
+	if waits = !syncs && d.Changes(); !waits {
+		w.replicas = d.Replicas
+	}
+	w.applyDrain(&d, now, !waits)
+	return d, waits
 }
 
 // observe returns the observation at now.
