@@ -69,6 +69,9 @@ func TestPassActuatesByHPA(t *testing.T) {
 	if d, err := r.DesiredReplicas("ns", "web"); err != nil || d.Replicas != 2 {
 		t.Errorf("it decides %d, %v", d.Replicas, err)
 	}
+	if v := r.View(); len(v.Workloads) != 1 || v.Workloads[0].Actuation != "HPA" || len(v.Recent) != 1 || v.Recent[0].Advice {
+		t.Errorf("the page has %+v, with the decisions %+v", v.Workloads, v.Recent)
+	}
 	contains(t, fmt.Sprint(r.events), "asks its HorizontalPodAutoscaler to scale Deployment web from 1 to 2")
 
 	c := pass(v1alpha1.ActuationScale)

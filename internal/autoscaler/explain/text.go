@@ -21,6 +21,9 @@ func Write(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 	fmt.Fprintf(out, "%s/%s scales %s %s: %d now, %d serving, %d starting, %s\n",
 		a.Namespace, a.Name, a.Spec.ScaleTargetRef.Kind, a.Spec.ScaleTargetRef.Name,
 		s.CurrentReplicas, s.ServingReplicas, s.StartingReplicas, desired)
+	if by := setBy(a); by != "" {
+		fmt.Fprintf(out, "  %s (actuation: %s)\n", by, a.Spec.Actuation)
+	}
 	for _, c := range s.Conditions {
 		if bounds.IsNotable(&c) {
 			fmt.Fprintf(out, "  %s is %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
@@ -59,6 +62,20 @@ func Write(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 		fmt.Fprintf(out, "  input %s: %s (target %s%s)%s\n", in.Signal, value, in.Target, unit(in.Unit), mark)
 	}
 	writeChanges(out, a)
+}
+
+// setBy says who sets the replicas; empty: the controller.
+func setBy(a *v1alpha1.GPUAutoscaler) string {
+	switch h := a.Status.HPA; {
+	case a.Spec.Actuation == v1alpha1.ActuationAdvise:
+		return "decisions are reported, and not written"
+	case a.Spec.Actuation != v1alpha1.ActuationHPA:
+		return ""
+	case h == nil:
+		return "no HorizontalPodAutoscaler of this object exists yet"
+	default:
+		return "HorizontalPodAutoscaler " + h.Name + " sets the desired replicas at its next sync"
+	}
 }
 
 // unit returns a unit as a suffix of a number.

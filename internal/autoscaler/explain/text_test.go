@@ -45,6 +45,28 @@ func TestWrite(t *testing.T) {
 	f("from 2 (target 60 %), decides\n", "input queue: not readable (target 4)\n", "SignalsConsistent is False (DeviceUtilizationBesideRequests): remove Utilization")
 }
 
+// Who sets the replicas is said, if it is not the controller.
+func TestWriteSaysWhoSetsTheReplicas(t *testing.T) {
+	a := &v1alpha1.GPUAutoscaler{}
+	f := func(actuation v1alpha1.Actuation, hpa string, want string) {
+		t.Helper()
+		a.Spec.Actuation, a.Status.HPA = actuation, nil
+		if hpa != "" {
+			a.Status.HPA = &v1alpha1.OwnedHPA{Name: hpa, UID: "1"}
+		}
+		var out strings.Builder
+		Write(&out, a, time.Now())
+		if got := out.String(); want == "" && strings.Contains(got, "actuation") || !strings.Contains(got, want) {
+			t.Errorf("%s %s: no %q in:\n%s", actuation, hpa, want, got)
+		}
+	}
+	f("", "", "")
+	f(v1alpha1.ActuationScale, "", "")
+	f(v1alpha1.ActuationAdvise, "", "\n  decisions are reported, and not written (actuation: Advise)\n")
+	f(v1alpha1.ActuationHPA, "", "\n  no HorizontalPodAutoscaler of this object exists yet (actuation: HPA)\n")
+	f(v1alpha1.ActuationHPA, "gpupilot-chat", "\n  HorizontalPodAutoscaler gpupilot-chat sets the desired replicas at its next sync (actuation: HPA)\n")
+}
+
 func TestWriteChanges(t *testing.T) {
 	now := metav1.NewMicroTime(time.Date(2026, 1, 1, 0, 0, 10, 0, time.UTC))
 	a := &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat"}}

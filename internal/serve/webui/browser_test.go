@@ -39,6 +39,7 @@ const patience = time.Minute
 type live struct {
 	mu      sync.Mutex
 	changes []func(*view.View)
+	detail  func(*view.WorkloadDetail) // what lasts, and what would change it; nil: some of both
 }
 
 func newLive(changes ...func(*view.View)) *live { return &live{changes: changes} }
@@ -83,6 +84,10 @@ func (l *live) Workload(namespace, name string) (d view.WorkloadDetail, ok bool)
 			d.Time, d.MaxAge, d.Workload = v.Time, v.MaxAge, w
 			ok = true
 		}
+	}
+	if l.detail != nil {
+		l.detail(&d)
+		return d, ok
 	}
 	d.Changes = []string{"Utilization above 97 % for 10 s (now 87): 9 replicas", "Utilization below 41 % for 5 min (now 87): 5 replicas"}
 	d.Conditions = []view.Condition{

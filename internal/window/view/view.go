@@ -187,7 +187,7 @@ type Workload struct {
 	Name      string   `json:"name"`
 	Kind      string   `json:"kind"`      // of the scale target
 	Target    string   `json:"target"`    // the name of the scale target
-	Actuation string   `json:"actuation"` // Scale or Advise
+	Actuation string   `json:"actuation"` // Scale, HPA or Advise
 	Min       int32    `json:"min"`
 	Max       int32    `json:"max"`
 	Ready     bool     `json:"ready"`
