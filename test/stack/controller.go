@@ -82,6 +82,9 @@ func (s *Stack) StartStandby(ctx context.Context) (*Standby, error) {
 // Stop terminates the standby and waits for its end.
 func (b *Standby) Stop() { b.process.end(syscall.SIGTERM) }
 
+// Kill kills the standby, as a crash would, and waits for its end.
+func (b *Standby) Kill() { b.process.end(syscall.SIGKILL) }
+
 func controllerAddresses() (url string, securePort int, err error) {
 	page, err := cluster.FreePort("127.0.0.1")
 	if err != nil {

@@ -7,7 +7,9 @@ package external
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -248,6 +250,8 @@ func TestOwnedHPA(t *testing.T) {
 	b.set("14")
 	awaitReplicas(t, s, "web", 14)
 
+	takenOver(t, s, b, seen)
+
 	// To Scale and back, while the load changes: one writer at a time, and no dip.
 	_, _ = seen.take()
 	b.set("16")
@@ -304,6 +308,128 @@ func TestOwnedHPA(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// takenOver kills the leader while the load rises and the HorizontalPodAutoscaler scales: first the replica of the
+// controller that serves the metric, then the other one. The HorizontalPodAutoscaler stays, nobody else writes, and the
+// replicas never fall.
+func takenOver(t *testing.T, s *stack.Stack, b *backend, seen *recorder) {
+	t.Helper()
+	standby, err := s.StartStandby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(standby.Stop)
+	before, err := owned(t, s, "gpupilot-web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := countHPAs(t, s)
+	_, _ = seen.take()
+	kills := []struct {
+		to   int32
+		kill func()
+		next string // the URL of the next leader
+	}{{19, s.KillController, standby.URL}, {25, standby.Kill, s.ControllerURL}}
+	for i, k := range kills {
+		rise(t, s, b, k.to, k.kill)
+		began := time.Now()
+		await(t, func() error { return leads(t, k.next) })
+		t.Logf("the next leader leads %.1f s after the end of the load's rise", time.Since(began).Seconds())
+		if i == 0 { // its Service is that of both
+			if err := s.StartController(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		awaitReplicas(t, s, "web", k.to)
+		able(t, s, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
+	}
+	await(t, func() error { // the watch is behind the reads
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		if got := seen.numbers; got[len(got)-1] != 25 {
+			return fmt.Errorf("the replicas were %d", got)
+		}
+		return nil
+	})
+	numbers, writers := seen.take()
+	t.Logf("leaders killed: replicas %d, written by %q", numbers, writers)
+	if !slices.IsSorted(numbers) {
+		t.Errorf("a dip: %d", numbers)
+	}
+	if slices.ContainsFunc(writers, func(w string) bool { return strings.Contains(w, "gpupilot") }) {
+		t.Errorf("scaled by %q, want the HPA controller only", writers)
+	}
+	if h, err := owned(t, s, "gpupilot-web"); err != nil || h.UID != before.UID || all() != 1 {
+		t.Errorf("%d HorizontalPodAutoscalers, the last is %s, %v; want only %s", all(), h.UID, err, before.UID)
+	}
+}
+
+// rise raises the load to a number of replicas, one by one, and ends the leader while the HPA controller follows.
+func rise(t *testing.T, s *stack.Stack, b *backend, to int32, end func()) {
+	t.Helper()
+	from, err := s.Replicas(t.Context(), namespace, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := from + 1; n <= to; n++ {
+		b.set(fmt.Sprint(n))
+		if n == from+3 {
+			await(t, func() error {
+				if now, err := s.Replicas(t.Context(), namespace, "web"); err != nil || now == from {
+					return fmt.Errorf("%d replicas: %w", now, err)
+				}
+				return nil
+			})
+			end()
+		}
+	}
+}
+
+// leads returns an error unless the replica of the controller at a URL leads.
+func leads(t *testing.T, url string) error {
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/metrics", http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && !strings.Contains(string(body), "\ngpupilot_leader 1\n") {
+		err = fmt.Errorf("%s does not lead", url)
+	}
+	return err
+}
+
+// countHPAs returns a function that says how many HorizontalPodAutoscalers there have been from now on.
+func countHPAs(t *testing.T, s *stack.Stack) func() int {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w, err := s.Client.Watch(ctx, &autoscalingv2.HorizontalPodAutoscalerList{}, client.InNamespace(namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	seen := map[types.UID]bool{}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for e := range w.ResultChan() {
+			if h, ok := e.Object.(*autoscalingv2.HorizontalPodAutoscaler); ok {
+				mu.Lock()
+				seen[h.UID] = true
+				mu.Unlock()
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); w.Stop(); all.Wait() })
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(seen)
+	}
 }
 
 // A tenant's HorizontalPodAutoscaler is a rival, whatever it says of itself, and is never changed.
