@@ -64,7 +64,7 @@ func (c *cluster) attempt(t *testing.T, killAt int, applied bool, run func(ctx c
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c.mu.Lock()
-	c.calls, c.killAt, c.applied, c.kill = nil, killAt, applied, cancel
+	c.calls, c.writes, c.killAt, c.applied, c.kill = nil, 0, killAt, applied, cancel
 	c.mu.Unlock()
 	var out strings.Builder
 	err := run(ctx, objects{c, "llm", "chat"}, &runner{out: &out, timeout: 2 * time.Minute})
@@ -195,56 +195,73 @@ func TestKilledInEachCall(t *testing.T) {
 	}
 }
 
+// killEach kills a command in each of its calls, and in each of those that change something four times: with the change
+// applied and not, and with adopt and release as the second run.
 func killEach(t *testing.T, kind, from string) {
-	kills := 0
-	for n := 1; ; n++ {
-		reached := false
-		for i := range 4 {
-			applied, then := i%2 == 0, []string{"adopt", "release"}[i/2]
-			seed := uint64(n*4 + i)
-			inCluster(t, seed, kind, func(t *testing.T, c *cluster) {
-				first := adopts(kind)
-				if from == "release" {
-					if out, err := c.attempt(t, 0, false, first); err != nil {
-						t.Fatalf("%v\n%s", err, out)
-					}
-					first = releases()
-				}
-				if out, err := c.attempt(t, n, applied, first); err == nil {
-					return // it was over before
-				} else if !errors.Is(err, context.Canceled) {
-					t.Fatalf("killed in call %d: %v\n%s", n, err, out)
-				}
-				reached = true
-				kills++
-				killed := c.calls[len(c.calls)-1]
-				if strings.HasPrefix(killed, "GET") && (applied || (then == "adopt") == (n%2 == 0)) {
-					return // nothing was applied; there are many
-				}
-				time.Sleep(time.Duration(rand.New(rand.NewPCG(seed, 1)).Int64N(int64(40 * time.Second)))) // simulated
-				fail := func(out string, err error) {
-					t.Helper()
-					t.Errorf("%s, killed in call %d (%s, applied %t), then %s: %v\n%s", from, n, killed, applied, then, err, out)
-				}
-				if then == "adopt" {
-					if out, err := c.attempt(t, 0, false, adopts(kind)); err != nil {
-						fail(out, err)
-					}
-					wantAdopted(t, c, kind)
-					return
-				}
-				exists := c.object("gpuautoscalers/chat") != nil
-				if out, err := c.attempt(t, 0, false, releases()); err != nil && (exists || !strings.Contains(err.Error(), "not found")) {
-					fail(out, err)
-				}
-				wantReleased(t, c, kind)
-			})
+	reads, changes := 0, 0
+	for killIn(t, kind, from, reads+1, false, false, reads%2 == 0) {
+		reads++
+	}
+	for killIn(t, kind, from, changes+1, true, false, false) {
+		changes++
+		killIn(t, kind, from, changes, true, false, true)
+		killIn(t, kind, from, changes, true, true, false)
+		killIn(t, kind, from, changes, true, true, true)
+	}
+	t.Logf("%s of a %s: killed in %d calls, and four times in each of %d that change something", from, kind, reads, changes)
+	if changes < 3 {
+		t.Errorf("%s of a %s: %d calls change something", from, kind, changes)
+	}
+}
+
+// killIn runs a command, kills it in its n-th call, of all or of those that change something, and goes on, or back. It
+// reports whether there was such a call.
+func killIn(t *testing.T, kind, from string, n int, change, applied, back bool) (reached bool) {
+	seed := uint64(n)*8 + bit(change)*4 + bit(applied)*2 + bit(back)
+	inCluster(t, seed, kind, func(t *testing.T, c *cluster) {
+		first := adopts(kind)
+		if from == "release" {
+			if out, err := c.attempt(t, 0, false, first); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			first = releases()
 		}
-		if !reached {
-			t.Logf("%s of a %s: killed %d times in %d calls", from, kind, kills, n-1)
+		c.set(func() { c.killsChange = change })
+		out, err := c.attempt(t, n, applied, first)
+		c.set(func() { c.killsChange = false })
+		if err == nil {
+			return // it was over before
+		} else if !errors.Is(err, context.Canceled) {
+			t.Fatalf("killed in call %d: %v\n%s", n, err, out)
+		}
+		reached = true
+		killed := c.calls[len(c.calls)-1]
+		time.Sleep(time.Duration(rand.New(rand.NewPCG(seed, 1)).Int64N(int64(40 * time.Second)))) // simulated
+		fail := func(out string, err error) {
+			t.Helper()
+			t.Errorf("%s, killed in call %d (%s, applied %t), then back %t: %v\n%s", from, n, killed, applied, back, err, out)
+		}
+		if !back {
+			if out, err := c.attempt(t, 0, false, adopts(kind)); err != nil {
+				fail(out, err)
+			}
+			wantAdopted(t, c, kind)
 			return
 		}
+		exists := c.object("gpuautoscalers/chat") != nil
+		if out, err := c.attempt(t, 0, false, releases()); err != nil && (exists || !strings.Contains(err.Error(), "not found")) {
+			fail(out, err)
+		}
+		wantReleased(t, c, kind)
+	})
+	return reached
+}
+
+func bit(b bool) uint64 {
+	if b {
+		return 1
 	}
+	return 0
 }
 
 func forbidden(what string) error {

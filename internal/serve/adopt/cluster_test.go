@@ -33,6 +33,8 @@ type cluster struct {
 
 	calls          []string
 	killAt         int    // the number of the call in which the client is killed; 0: none
+	killsChange    bool   // the number is among the calls that change something
+	writes         int    // these calls
 	killOn         string // or the call
 	applied        bool   // the call is applied before
 	kill           context.CancelFunc
@@ -302,7 +304,15 @@ func (c *cluster) Send(ctx context.Context, method string, query url.Values, bod
 		call += " (dry run)"
 	}
 	c.calls = append(c.calls, call)
-	kills := len(c.calls) == c.killAt || call == c.killOn
+	if method != http.MethodGet {
+		c.writes++
+	}
+	kills := call == c.killOn
+	if c.killsChange {
+		kills = kills || method != http.MethodGet && c.writes == c.killAt
+	} else {
+		kills = kills || len(c.calls) == c.killAt
+	}
 	if kills && !c.applied {
 		c.kill()
 		return ctx.Err()
