@@ -119,6 +119,9 @@ demo: kube all bin/gpupilot-demo
 	@exec bin/gpupilot-demo
 endif
 
+empty :=
+space := $(empty) $(empty)
+
 # What a test program is linked without takes a quarter of the linker's time; unit vets all packages at once.
 QUICK := -vet=off -ldflags=-w
 
@@ -134,9 +137,14 @@ test: ## every test; the summary counts them, and lists the skipped ones with th
 	@$(MAKE) --no-print-directory e2e
 	@go run $(GOTESTSUM) --raw-command --format standard-quiet -- cat bin/tests/*.json | sed -n '/^=== Skipped/,$$p; /^DONE/p' | uniq
 
-unit: kube all fakes ## vet and the tests that put no load on a control plane, under the race detector
+# Packages that start no goroutine, and import none of ours that does (go test ./internal checks it): the race detector
+# finds nothing in their own tests, which take several times as long with it.
+SEQUENTIAL := ./internal/scale ./internal/replay/scenario ./internal/scale/promise ./internal/gpu/verdict ./internal/scale/policy ./internal/replay/trace
+
+unit: kube all fakes ## vet and the tests that put no load on a control plane; under the race detector, where there are goroutines
 	go vet ./... && go vet -tags e2e,gpu ./...
-	$(call go_test,unit,-race $(QUICK) -timeout 30m ./...)
+	$(call go_test,unit,-race $(QUICK) -timeout 30m $$(go list ./... | grep -vE '/($(subst $(space),|,$(SEQUENTIAL:./%=%)))$$'))
+	$(call go_test,sequential,$(QUICK) $(SEQUENTIAL))
 	$(call go_test,godcgm,-race ./...,test/godcgm)
 	$(call go_test,monitoring,./...,deploy/monitoring)
 	$(call go_test,chart,./...,test/chart)
