@@ -153,8 +153,12 @@ e2e: export GPUPILOT_KEDA ?= $(shell bash test/keda/build.sh --built)
 bin/lws: test/lws/go.mod test/lws/go.sum
 	cd test/lws && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ sigs.k8s.io/lws/cmd
 
+# The packages that take minutes start first, so that none of them is left for the end. A package has a control plane of
+# its own and takes a third of a core: it waits for timers.
+LONGEST := ./test/e2e ./test/e2e/lifecycle ./test/e2e/external ./test/e2e/starved ./test/e2e/sweep ./test/e2e/history ./test/monitoring ./test/e2e/ledger
+
 e2e: kube all fakes bin/lws $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
-	$(call go_test,e2e,-count=1 -p 3 $(QUICK) -tags e2e -timeout 30m ./test/e2e/... ./test/realnode ./test/monitoring ./internal/promql/client ./internal/promql/queries)
+	$(call go_test,e2e,-count=1 -p 4 $(QUICK) -tags e2e -timeout 30m $(LONGEST) ./test/e2e/... ./test/realnode ./internal/promql/client ./internal/promql/queries)
 	$(call go_test,fleet,-count=1 $(QUICK) -tags e2e -timeout 10m ./test/fleet)
 	$(call go_test,release,-count=1 ./...,deploy/release)
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH) || echo 'no images: the test that runs them on a node is left out'

@@ -21,63 +21,38 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
-
-func newAutoscaler(t *testing.T, name string) *v1alpha1.GPUAutoscaler {
-	t.Helper()
-	one, window := int32(1), int32(5)
-	return &v1alpha1.GPUAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: v1alpha1.GPUAutoscalerSpec{
-			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
-			MinReplicas:    &one, MaxReplicas: 12,
-			Signals: []v1alpha1.Signal{{
-				GPU:    &v1alpha1.GPUSignal{Metric: "Utilization"},
-				Target: &v1alpha1.Target{Value: resource.MustParse("60")},
-			}},
-			Behavior: &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: &window}},
-		},
-	}
-}
-
-func status(t *testing.T, name string) v1alpha1.GPUAutoscalerStatus {
-	t.Helper()
-	var a v1alpha1.GPUAutoscaler
-	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
-		t.Fatal(err)
-	}
-	return a.Status
-}
 
 // (a) A GPUAutoscaler follows the load up and down, without overshoot, and
 // says why.
 func TestUpAndDown(t *testing.T) {
 	const name, load = "updown", 3.4
-	offer(name, 0.3)
-	deploy(t, name, 1, 3*time.Second)
-	seen := record(t, name)
-	autoscale(t, name, nil)
-	eventually(t, func() error {
-		if status(t, name).LastDecision == nil {
+	rig.Offer(name, 0.3)
+	rig.Deploy(t, name, 1, 3*time.Second)
+	seen := rig.Record(t, name)
+	rig.Autoscale(t, name, nil)
+	scalerig.Eventually(t, func() error {
+		if rig.Status(t, name).LastDecision == nil {
 			return fmt.Errorf("nothing decided")
 		}
 		return nil
 	})
 
-	offer(name, load)
-	eventually(t, func() error {
-		if n := serving(t, name); n < int(need(load)) {
-			return fmt.Errorf("%d replicas serve, %d are needed", n, need(load))
+	rig.Offer(name, load)
+	scalerig.Eventually(t, func() error {
+		if n := rig.Serving(t, name); n < int(scalerig.Need(load)) {
+			return fmt.Errorf("%d replicas serve, %d are needed", n, scalerig.Need(load))
 		}
 		return nil
 	})
-	offer(name, 0.3)
-	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	rig.Offer(name, 0.3)
+	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 
-	values := seen.values()
-	if peak := slices.Max(values); float64(peak) > 1.5*float64(need(load)) {
-		t.Errorf("replicas went %v: the peak is more than 1.5 times the %d that were needed", values, need(load))
+	values := seen.Values()
+	if peak := slices.Max(values); float64(peak) > 1.5*float64(scalerig.Need(load)) {
+		t.Errorf("replicas went %v: the peak is more than 1.5 times the %d that were needed", values, scalerig.Need(load))
 	}
 	explained(t, name, len(values)-1)
 }
@@ -85,7 +60,7 @@ func TestUpAndDown(t *testing.T) {
 // explained checks that status and events say why, an event per change.
 func explained(t *testing.T, name string, changes int) {
 	t.Helper()
-	st := status(t, name)
+	st := rig.Status(t, name)
 	if st.LastDecision == nil || len(st.LastDecision.Steps) == 0 || len(st.LastDecision.Inputs) == 0 || st.LastDecision.Message == "" {
 		t.Errorf("the last decision does not explain itself: %+v", st.LastDecision)
 	}
@@ -95,7 +70,7 @@ func explained(t *testing.T, name string, changes int) {
 	if st.Startup == nil || st.Startup.P95Seconds < 2 || st.Startup.P95Seconds > 20 {
 		t.Errorf("learned start-up: %+v; it takes 3 s and a bit", st.Startup)
 	}
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		var events eventsv1.EventList
 		if err := rig.Client.List(t.Context(), &events, client.InNamespace(namespace)); err != nil {
 			return err
@@ -119,9 +94,8 @@ func explained(t *testing.T, name string, changes int) {
 // (b) The real HorizontalPodAutoscaler scales on our custom.metrics API.
 func TestHPAOnOurMetrics(t *testing.T) {
 	const name, load = "hpa", 3.4
-	offer(name, 0.3)
-	deploy(t, name, 1, 3*time.Second)
-	zero := int32(0)
+	rig.Offer(name, 0.3)
+	rig.Deploy(t, name, 1, 3*time.Second)
 	average := resource.MustParse("60")
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -132,9 +106,7 @@ func TestHPAOnOurMetrics(t *testing.T) {
 				Metric: autoscalingv2.MetricIdentifier{Name: "DCGM_FI_DEV_GPU_UTIL"},
 				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &average},
 			}}},
-			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{
-				ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &zero},
-			},
+			Behavior: atOnce(),
 		},
 	}
 	if err := rig.Client.Create(t.Context(), hpa); err != nil {
@@ -145,29 +117,38 @@ func TestHPAOnOurMetrics(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	offer(name, load)
-	eventually(t, func() error {
-		if n := serving(t, name); n < int(need(load)) {
-			return fmt.Errorf("%d replicas serve, %d are needed", n, need(load))
+	rig.Offer(name, load)
+	scalerig.Eventually(t, func() error {
+		if n := rig.Serving(t, name); n < int(scalerig.Need(load)) {
+			return fmt.Errorf("%d replicas serve, %d are needed", n, scalerig.Need(load))
 		}
 		return nil
 	})
-	offer(name, 0.3)
-	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	rig.Offer(name, 0.3)
+	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+}
+
+// atOnce is the behavior of a HorizontalPodAutoscaler that neither waits with a scale-down nor limits the pods of a scale-up,
+// as the default does for 15 s.
+func atOnce() *autoscalingv2.HorizontalPodAutoscalerBehavior {
+	return &autoscalingv2.HorizontalPodAutoscalerBehavior{
+		ScaleUp:   &autoscalingv2.HPAScalingRules{Policies: []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 12, PeriodSeconds: 1}}},
+		ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(0))},
+	}
 }
 
 // (c) When an agent dies its pods' data goes stale, and nothing scales down.
 func TestAgentDies(t *testing.T) {
 	const name, load = "agentdies", 1.5
-	offer(name, load)
-	deploy(t, name, 3, time.Second)
-	spread(t, name, 3)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+	rig.Offer(name, load)
+	rig.Deploy(t, name, 3, time.Second)
+	rig.Spread(t, name, 3)
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		zero := int32(0)
 		a.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = &zero
 	})
-	eventually(t, func() error {
-		if d := status(t, name).LastDecision; d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != 3 {
+	scalerig.Eventually(t, func() error {
+		if d := rig.Status(t, name).LastDecision; d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != 3 {
 			return fmt.Errorf("not all three replicas are measured: %+v", d)
 		}
 		return nil
@@ -179,7 +160,7 @@ func TestAgentDies(t *testing.T) {
 	if err := rig.Nodes.Kill(stack.Namespace, first); err != nil {
 		t.Fatal(err)
 	}
-	stays(t, name, 3, 8*time.Second)
+	rig.Stays(t, name, 3, 8*time.Second)
 
 	// All die, and the load really goes away: still nothing is known of it.
 	for _, a := range agents[1:] {
@@ -187,9 +168,9 @@ func TestAgentDies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	offer(name, 0)
-	stays(t, name, 3, 10*time.Second)
-	d := status(t, name).LastDecision
+	rig.Offer(name, 0)
+	rig.Stays(t, name, 3, 10*time.Second)
+	d := rig.Status(t, name).LastDecision
 	if !strings.Contains(d.Reason, "Missing") {
 		t.Errorf("with every agent dead the reason is %s: %s", d.Reason, d.Message)
 	}
@@ -201,7 +182,7 @@ func TestAgentDies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 }
 
 // agentsByNode are the agents of the nodes on which the workload's pods run.
@@ -229,12 +210,12 @@ func agentsByNode(t *testing.T, name string) []string {
 // (d) The controller is killed in the middle of a rise: its successor goes on.
 func TestControllerRestartsMidRamp(t *testing.T) {
 	const name, load = "restart", 3.4
-	offer(name, 0.3)
-	deploy(t, name, 1, 3*time.Second)
-	seen := record(t, name)
-	autoscale(t, name, nil)
-	offer(name, load)
-	wantReplicas(t, name, "more than 1", func(n int32) bool { return n > 1 })
+	rig.Offer(name, 0.3)
+	rig.Deploy(t, name, 1, 3*time.Second)
+	seen := rig.Record(t, name)
+	rig.Autoscale(t, name, nil)
+	rig.Offer(name, load)
+	rig.WantReplicas(t, name, "more than 1", func(n int32) bool { return n > 1 })
 	rig.KillController()
 	before, err := rig.Replicas(t.Context(), namespace, name)
 	if err != nil {
@@ -243,32 +224,32 @@ func TestControllerRestartsMidRamp(t *testing.T) {
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
-		if n := serving(t, name); n < int(need(load)) {
-			return fmt.Errorf("%d replicas serve, %d are needed", n, need(load))
+	scalerig.Eventually(t, func() error {
+		if n := rig.Serving(t, name); n < int(scalerig.Need(load)) {
+			return fmt.Errorf("%d replicas serve, %d are needed", n, scalerig.Need(load))
 		}
 		return nil
 	})
-	values := seen.values()
+	values := seen.Values()
 	for i, n := range values[1:] {
 		if n < values[i] {
 			t.Errorf("replicas went %v: down in the middle of a rise (killed at %d)", values, before)
 		}
 	}
-	if peak := slices.Max(values); float64(peak) > 1.5*float64(need(load)) {
-		t.Errorf("replicas went %v: more than 1.5 times the %d that were needed", values, need(load))
+	if peak := slices.Max(values); float64(peak) > 1.5*float64(scalerig.Need(load)) {
+		t.Errorf("replicas went %v: more than 1.5 times the %d that were needed", values, scalerig.Need(load))
 	}
 }
 
 // Advice is given and not taken.
 func TestAdvise(t *testing.T) {
 	const name, load = "advise", 0.95
-	offer(name, load)
-	deploy(t, name, 1, time.Second)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationAdvise })
-	eventually(t, func() error {
-		if n := status(t, name).DesiredReplicas; n == nil || *n < need(load) {
-			return fmt.Errorf("advice is %v replicas, want %d", n, need(load))
+	rig.Offer(name, load)
+	rig.Deploy(t, name, 1, time.Second)
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Actuation = v1alpha1.ActuationAdvise })
+	scalerig.Eventually(t, func() error {
+		if n := rig.Status(t, name).DesiredReplicas; n == nil || *n < scalerig.Need(load) {
+			return fmt.Errorf("advice is %v replicas, want %d", n, scalerig.Need(load))
 		}
 		return nil
 	})
@@ -280,16 +261,16 @@ func TestAdvise(t *testing.T) {
 // A metric of the pods' own decides as a GPU's does, in the pods' unit.
 func TestPodsOwnMetric(t *testing.T) {
 	const name, load = "podsmetric", 0.95
-	offer(name, load)
-	deploy(t, name, 1, time.Second)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+	rig.Offer(name, load)
+	rig.Deploy(t, name, 1, time.Second)
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Spec.Signals = []v1alpha1.Signal{{
 			Pods:   &v1alpha1.PodsSignal{Metric: "vllm:num_requests_running"},
 			Target: &v1alpha1.Target{Value: resource.MustParse("8")},
 		}}
 	})
 	// 16 requests are in flight at 100 %: 15.2 here, so two replicas are needed.
-	wantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
-	offer(name, 0.3)
-	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	rig.WantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
+	rig.Offer(name, 0.3)
+	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 }

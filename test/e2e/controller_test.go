@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -45,7 +46,7 @@ func create(t *testing.T, o client.Object) {
 // A StatefulSet follows a metric that its pods themselves expose.
 func TestStatefulSetOnPodsMetric(t *testing.T) {
 	const name, load = "advise", 1.9
-	offer(name, 0.2)
+	rig.Offer(name, 0.2)
 	d := stack.Deployment(namespace, name, 1, time.Second)
 	s := &appsv1.StatefulSet{
 		ObjectMeta: d.ObjectMeta,
@@ -56,7 +57,7 @@ func TestStatefulSetOnPodsMetric(t *testing.T) {
 	}
 	create(t, s)
 	port := intstr.FromString("http")
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Spec.ScaleTargetRef.Kind = "StatefulSet"
 		a.Spec.Signals = []v1alpha1.Signal{{
 			Pods:   &v1alpha1.PodsSignal{Metric: "vllm:num_requests_running", Port: &port},
@@ -65,7 +66,7 @@ func TestStatefulSetOnPodsMetric(t *testing.T) {
 	})
 	replicas := func(what string, ok func(int32) bool) {
 		t.Helper()
-		eventually(t, func() error {
+		scalerig.Eventually(t, func() error {
 			if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
 				return err
 			}
@@ -75,9 +76,9 @@ func TestStatefulSetOnPodsMetric(t *testing.T) {
 			return nil
 		})
 	}
-	offer(name, load)
+	rig.Offer(name, load)
 	replicas("at least 3", func(n int32) bool { return n >= 3 })
-	offer(name, 0.2)
+	rig.Offer(name, 0.2)
 	replicas("1", func(n int32) bool { return n == 1 })
 }
 
@@ -106,22 +107,22 @@ func TestCustomResource(t *testing.T) {
 		"spec":     map[string]any{"replicas": int64(1)},
 		"status":   map[string]any{"replicas": int64(1), "selector": "app=" + name},
 	}}
-	eventually(t, func() error { return rig.Client.Create(t.Context(), fleet) })
+	scalerig.Eventually(t, func() error { return rig.Client.Create(t.Context(), fleet) })
 	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), fleet) }) // its kind may have gone first
-	offer(name, 0.95)
+	rig.Offer(name, 0.95)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"}}
 	template := stack.Deployment(namespace, name, 1, 0).Spec.Template
 	pod.Labels, pod.Annotations, pod.Spec = template.Labels, template.Annotations, template.Spec
 	create(t, pod)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Spec.ScaleTargetRef = v1alpha1.CrossVersionObjectReference{APIVersion: "test.gpupilot.dev/v1", Kind: "Fleet", Name: name}
 	})
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet); err != nil {
 			return err
 		}
 		if n, _, _ := unstructured.NestedInt64(fleet.Object, "spec", "replicas"); n != 2 {
-			return fmt.Errorf("%d replicas, want 2: %+v", n, status(t, name))
+			return fmt.Errorf("%d replicas, want 2: %+v", n, rig.Status(t, name))
 		}
 		return nil
 	})
@@ -131,17 +132,17 @@ func TestCustomResource(t *testing.T) {
 // scales, and afterwards everything goes on.
 func TestAPIServerAway(t *testing.T) {
 	const name, load = "restart", 1.6
-	offer(name, load)
-	deploy(t, name, 3, time.Second)
-	spread(t, name, 3)
-	autoscale(t, name, nil)
-	eventually(t, func() error {
-		if d := status(t, name).LastDecision; d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != 3 {
+	rig.Offer(name, load)
+	rig.Deploy(t, name, 3, time.Second)
+	rig.Spread(t, name, 3)
+	rig.Autoscale(t, name, nil)
+	scalerig.Eventually(t, func() error {
+		if d := rig.Status(t, name).LastDecision; d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != 3 {
 			return fmt.Errorf("not all three replicas are measured: %+v", d)
 		}
 		return nil
 	})
-	seen := record(t, name)
+	seen := rig.Record(t, name)
 	rig.Cluster.StopAPIServer()
 	away := time.After(12 * time.Second) // longer than the lease
 	for gone := false; !gone; {
@@ -159,14 +160,14 @@ func TestAPIServerAway(t *testing.T) {
 	if err := rig.Cluster.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if values := seen.values(); len(values) > 0 && slices.Min(values) < 3 {
+	if values := seen.Values(); len(values) > 0 && slices.Min(values) < 3 {
 		t.Errorf("replicas went %v while the API server was away", values)
 	}
-	stays(t, name, 3, 5*time.Second)
-	offer(name, 3)
-	wantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
-	offer(name, 0.2)
-	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	rig.Stays(t, name, 3, 5*time.Second)
+	rig.Offer(name, 3)
+	rig.WantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
+	rig.Offer(name, 0.2)
+	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 }
 
 // Asked to end, the controller gives its lease back, so that the next one need
@@ -183,7 +184,7 @@ func TestControllerHandsOver(t *testing.T) {
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		resp, err := http.Get(rig.ControllerURL + "/api/v1/view")
 		if err != nil {
 			return err

@@ -23,6 +23,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/serve/doctor"
 	"github.com/gpupilot/gpupilot/internal/serve/remote"
 	"github.com/gpupilot/gpupilot/internal/window/view"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -97,8 +98,8 @@ func with(t *testing.T, manifest string, do func()) {
 // On a healthy control plane nothing fails, and what is broken fails with its own code only.
 func TestDoctor(t *testing.T) {
 	const name = "updown"
-	deploy(t, name, 1, 0)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Behavior = nil })
+	rig.Deploy(t, name, 1, 0)
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Behavior = nil })
 	all := doctor.Selection{}
 	wantFailed(t, "healthy", "", all)
 	wantFailed(t, "healthy, before an installation", "", doctor.Selection{Pre: true})
@@ -124,7 +125,7 @@ func TestDoctor(t *testing.T) {
 			do   func()
 			want string
 		}{{change, code}, {back, ""}} {
-			eventually(t, func() error {
+			scalerig.Eventually(t, func() error {
 				if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
 					return err
 				}

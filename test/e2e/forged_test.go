@@ -13,18 +13,20 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/test/scalerig"
 )
 
 // A tenant's pod with a dcgm-exporter's labels, on the victim's node, says that the victim's pods hold many GPUs, all
 // busy and then all idle. It is not asked: exporters are believed in the operator's namespaces only.
 func TestForgedExporter(t *testing.T) {
 	const name, load = "forged", 1.5
-	offer(name, load)
-	deploy(t, name, 3, 0)
-	spread(t, name, 3)
-	autoscale(t, name, nil)
-	measured(t, name, 3)
-	seen := record(t, name)
+	rig.Offer(name, load)
+	rig.Deploy(t, name, 3, 0)
+	rig.Spread(t, name, 3)
+	rig.Autoscale(t, name, nil)
+	rig.Measured(t, name, 3)
+	seen := rig.Record(t, name)
 
 	var victims corev1.PodList
 	if err := rig.Client.List(t.Context(), &victims, client.InNamespace(namespace), client.MatchingLabels{"app": name}); err != nil {
@@ -47,15 +49,15 @@ func TestForgedExporter(t *testing.T) {
 			return claims("forged-"+v.Name, namespace, page, float64(utilization.Load()))
 		})
 	}
-	stays(t, name, 3, 6*time.Second)
+	rig.Stays(t, name, 3, 6*time.Second)
 	utilization.Store(0)
-	stays(t, name, 3, 8*time.Second) // longer than the window
-	if v := seen.values(); len(v) != 1 {
+	rig.Stays(t, name, 3, 8*time.Second) // longer than the window
+	if v := seen.Values(); len(v) != 1 {
 		t.Errorf("replicas went %v by what a tenant's pod says", v)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if strings.Contains(get(ctx, t, rig.ControllerURL+"/api/v1/view"), "GPU-forged") {
+	if strings.Contains(scalerig.Get(ctx, t, rig.ControllerURL+"/api/v1/view"), "GPU-forged") {
 		t.Error("the page shows GPUs that a tenant's pod invented")
 	}
 	if n := asked.Load(); n > 0 {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -37,13 +38,18 @@ func servePage(t *testing.T, ip string, port int, page func() string) *pageServe
 	return &pageServer{p}
 }
 
-// awaitScrapes waits until the page was asked for n times more.
-func (s *pageServer) awaitScrapes(t *testing.T, n int64) {
+// awaitScrapes waits until each page was asked for n times more.
+func awaitScrapes(t *testing.T, n int64, pages ...*pageServer) {
 	t.Helper()
-	before := s.Requests.Load()
-	eventually(t, func() error {
-		if is := s.Requests.Load() - before; is < n {
-			return fmt.Errorf("the page was asked for %d of %d times", is, n)
+	before := make([]int64, len(pages))
+	for i, p := range pages {
+		before[i] = p.Requests.Load()
+	}
+	scalerig.Eventually(t, func() error {
+		for i, p := range pages {
+			if is := p.Requests.Load() - before[i]; is < n {
+				return fmt.Errorf("page %d was asked for %d of %d times", i, is, n)
+			}
 		}
 		return nil
 	})
@@ -69,15 +75,15 @@ func place(t *testing.T, ns, name, node string, labels map[string]string) *corev
 			Containers: []corev1.Container{{Name: "exporter", Image: "exporter"}},
 		},
 	}
-	eventually(t, func() error { return rig.Client.Create(t.Context(), pod) }) // the namespace's account is made after it
-	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), pod) })     // with its node, perhaps
+	scalerig.Eventually(t, func() error { return rig.Client.Create(t.Context(), pod) }) // the namespace's account is made after it
+	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), pod) })              // with its node, perhaps
 	return running(t, client.ObjectKeyFromObject(pod))
 }
 
 func running(t *testing.T, key client.ObjectKey) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		err := rig.Client.Get(t.Context(), key, pod)
 		if err == nil && (pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "") {
 			err = fmt.Errorf("pod %s is %s at %q", key, pod.Status.Phase, pod.Status.PodIP)
@@ -121,7 +127,7 @@ func deployOn(t *testing.T, name string, replicas int32, nodes ...string) {
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes}},
 		}}},
 	}}
-	deployThat(t, d)
+	rig.DeployThat(t, d)
 }
 
 // podsOf are the names of the workload's pods that are not being deleted, sorted.
@@ -167,24 +173,24 @@ func TestClockSteps(t *testing.T) {
 		return claims("clock", namespace, podsOf(t.Context(), name), float64(utilization.Load())) + collected(at)
 	})
 	deployOn(t, name, 3, node)
-	autoscale(t, name, nil)
-	measured(t, name, 3)
-	seen := record(t, name)
+	rig.Autoscale(t, name, nil)
+	rig.Measured(t, name, 3)
+	seen := rig.Record(t, name)
 	for _, step := range []time.Duration{time.Hour, 0, -time.Hour, 0, time.Hour} {
 		skew.Store(int64(step))
-		page.awaitScrapes(t, 4)
-		measured(t, name, 3)
-		if v := seen.values(); len(v) != 1 {
+		awaitScrapes(t, 4, page)
+		rig.Measured(t, name, 3)
+		if v := seen.Values(); len(v) != 1 {
 			t.Fatalf("replicas went %v when the clock went to %v", v, step)
 		}
 	}
 	// Still an hour ahead: what is measured counts.
 	utilization.Store(95)
-	wantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
+	rig.WantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
 	// And back, under load: the new replicas stay.
 	skew.Store(0)
-	page.awaitScrapes(t, 4)
-	if v := seen.values(); !slices.IsSorted(v) {
+	awaitScrapes(t, 4, page)
+	if v := seen.Values(); !slices.IsSorted(v) {
 		t.Errorf("replicas went %v", v)
 	}
 }
@@ -204,17 +210,17 @@ func TestPagesFromThePast(t *testing.T) {
 		return claims(name, namespace, podsOf(t.Context(), name), 55) + collected(time.Now())
 	})
 	deployOn(t, name, 4, node)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		zero := int32(0)
 		a.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = &zero // one old value would count at once
 	})
-	measured(t, name, 4)
-	seen := record(t, name)
+	rig.Measured(t, name, 4)
+	seen := rig.Record(t, name)
 	calm := claims(name, namespace, podsOf(t.Context(), name), 40) + collected(time.Now().Add(-time.Minute)) // 3 replicas are enough for it
 	old.Store(&calm)
-	page.awaitScrapes(t, 20)
-	measured(t, name, 4)
-	if v := seen.values(); len(v) != 1 {
+	awaitScrapes(t, 20, page)
+	rig.Measured(t, name, 4)
+	if v := seen.Values(); len(v) != 1 {
 		t.Errorf("replicas went %v by a page from the past", v)
 	}
 }
@@ -225,12 +231,12 @@ func TestChurnedIdentities(t *testing.T) {
 	const name, load, tenant = "churn", 1.6, "churning-tenant"
 	nodes := rig.Nodes.NodeNames()
 	withoutAgent(t, nodes[3])
-	offer(name, load)
+	rig.Offer(name, load)
 	deployOn(t, name, 3, nodes[:3]...)
-	spread(t, name, 3)
-	autoscale(t, name, nil)
-	measured(t, name, 3)
-	seen := record(t, name)
+	rig.Spread(t, name, 3)
+	rig.Autoscale(t, name, nil)
+	rig.Measured(t, name, 3)
+	seen := rig.Record(t, name)
 
 	var round atomic.Int64
 	exporter := place(t, stack.Namespace, "churning-exporter", nodes[3], map[string]string{"app.kubernetes.io/name": "dcgm-exporter"})
@@ -248,15 +254,14 @@ func TestChurnedIdentities(t *testing.T) {
 			fmt.Fprintf(w, "queue_depth{request=\"%d-%d\",user=%q} 1\n", n, i, strings.Repeat("x", 100))
 		}
 	})
-	gpus.awaitScrapes(t, 10)
-	page.awaitScrapes(t, 10)
-	measured(t, name, 3)
-	if v := seen.values(); len(v) != 1 {
+	awaitScrapes(t, 10, gpus, page)
+	rig.Measured(t, name, 3)
+	if v := seen.Values(); len(v) != 1 {
 		t.Errorf("replicas went %v beside identities that churn", v)
 	}
-	offer(name, 3)
-	wantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
-	rises(t, seen.values(), 3)
+	rig.Offer(name, 3)
+	rig.WantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
+	rises(t, seen.Values(), 3)
 }
 
 // churningWorkload is a tenant's workload, autoscaled by its pod's own metric queue_depth.
@@ -264,8 +269,8 @@ func churningWorkload(t *testing.T, tenant string, write func(*strings.Builder))
 	t.Helper()
 	_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}}) // it may be there
 	d := stack.Deployment(tenant, "churner", 1, 0)
-	eventually(t, func() error { return rig.Client.Create(t.Context(), d) })
-	a := newAutoscaler(t, "churner")
+	scalerig.Eventually(t, func() error { return rig.Client.Create(t.Context(), d) })
+	a := scalerig.Autoscaler("churner")
 	a.Namespace, a.Spec.MaxReplicas = tenant, 2
 	a.Spec.Signals = []v1alpha1.Signal{{
 		Pods:   &v1alpha1.PodsSignal{Metric: "queue_depth"},
@@ -282,7 +287,7 @@ func churningWorkload(t *testing.T, tenant string, write func(*strings.Builder))
 		}
 	})
 	var pods corev1.PodList
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		err := rig.Client.List(t.Context(), &pods, client.InNamespace(tenant), client.MatchingLabels{"app": "churner"})
 		if err == nil && len(pods.Items) != 1 {
 			err = fmt.Errorf("%d pods of the tenant's", len(pods.Items))

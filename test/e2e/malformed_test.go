@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -65,7 +66,7 @@ func stored(t *testing.T, name string, spec, status any) {
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
 	u.SetNamespace(namespace)
 	u.SetName(name)
-	eventually(t, func() error { // until the schema is known to be another
+	scalerig.Eventually(t, func() error { // until the schema is known to be another
 		err := rig.Client.Create(t.Context(), u.DeepCopy())
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -89,10 +90,10 @@ func stored(t *testing.T, name string, spec, status any) {
 // starts lists it, says so, and scales the others.
 func TestMalformedObjectsCostThemselves(t *testing.T) {
 	const name = "podsmetric"
-	offer(name, 0.2)
-	deploy(t, name, 1, time.Second)
+	rig.Offer(name, 0.2)
+	rig.Deploy(t, name, 1, time.Second)
 	anySchema(t)
-	good, err := json.Marshal(newAutoscaler(t, name).Spec)
+	good, err := json.Marshal(scalerig.Autoscaler(name).Spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,27 +124,27 @@ func TestMalformedObjectsCostThemselves(t *testing.T) {
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	offer(name, 1.9)
-	wantReplicas(t, name, "at least 3", func(n int32) bool { return n >= 3 })
-	eventually(t, func() error { // the garbage in its status was replaced
-		if s := status(t, name); s.LastDecision == nil || s.Startup != nil && s.Startup.P95Seconds > 3600 {
+	rig.Offer(name, 1.9)
+	rig.WantReplicas(t, name, "at least 3", func(n int32) bool { return n >= 3 })
+	scalerig.Eventually(t, func() error { // the garbage in its status was replaced
+		if s := rig.Status(t, name); s.LastDecision == nil || s.Startup != nil && s.Startup.P95Seconds > 3600 {
 			return fmt.Errorf("its status is %+v", s)
 		}
 		return nil
 	})
 	for _, bad := range []string{"malformed", "malformed-spec", "malformed-signals", "malformed-path", "invalid"} {
-		eventually(t, func() error { return saysInvalid(t.Context(), bad) })
+		scalerig.Eventually(t, func() error { return saysInvalid(t.Context(), bad) })
 	}
 	for _, bad := range []string{"malformed", "malformed-spec", "malformed-signals"} {
-		eventually(t, func() error {
+		scalerig.Eventually(t, func() error {
 			return metered(`gpupilot_autoscaler_malformed{name="` + bad + `",namespace="` + namespace + `",part="spec"} 1`)
 		})
 	}
 	if err := metered(`gpupilot_autoscaler_malformed{name="` + name + `",namespace="` + namespace + `",part="spec"}`); err == nil {
 		t.Error("the good one is counted as malformed")
 	}
-	offer(name, 0.2)
-	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	rig.Offer(name, 0.2)
+	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 }
 
 // saysInvalid reports whether an object says by a condition and an Event that
@@ -211,9 +212,9 @@ func TestPendingIsToldInTheirWords(t *testing.T) {
 	if err := rig.Client.Status().Update(t.Context(), stuck); err != nil {
 		t.Fatal(err)
 	}
-	autoscale(t, name, nil)
-	eventually(t, func() error {
-		pending := status(t, name).Pending
+	rig.Autoscale(t, name, nil)
+	scalerig.Eventually(t, func() error {
+		pending := rig.Status(t, name).Pending
 		if len(pending) != 2 || pending[0].Reason != "Unschedulable" || pending[0].Replicas != 2 ||
 			!strings.Contains(pending[0].Message, "Insufficient "+simnode.GPUResource) ||
 			pending[1].Reason != "ImagePullBackOff" || !strings.Contains(pending[1].Message, "Back-off pulling image") {

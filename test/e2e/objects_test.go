@@ -20,12 +20,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/gpupilot/gpupilot/test/scalerig"
 )
 
 // objectHPA is a HorizontalPodAutoscaler on a metric of the Deployment itself.
 func objectHPA(name, metric string, selector *metav1.LabelSelector, target autoscalingv2.MetricTarget) *autoscalingv2.HorizontalPodAutoscaler {
 	of := autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
-	zero := int32(0)
 	return &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
@@ -33,7 +34,7 @@ func objectHPA(name, metric string, selector *metav1.LabelSelector, target autos
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ObjectMetricSourceType, Object: &autoscalingv2.ObjectMetricSource{
 				DescribedObject: of, Metric: autoscalingv2.MetricIdentifier{Name: metric, Selector: selector}, Target: target,
 			}}},
-			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &zero}},
+			Behavior: atOnce(),
 		},
 	}
 }
@@ -45,21 +46,22 @@ func TestHPAOnObjectMetrics(t *testing.T) {
 	sixty := resource.MustParse("60")
 	f := func(name string, hpa *autoscalingv2.HorizontalPodAutoscaler) {
 		t.Run(name, func(t *testing.T) {
-			offer(name, 0.3)
-			deploy(t, name, 1, 3*time.Second)
+			t.Parallel() // each has a workload of its own
+			rig.Offer(name, 0.3)
+			rig.Deploy(t, name, 1, 3*time.Second)
 			if err := rig.Client.Create(t.Context(), hpa); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), hpa) })
-			offer(name, load)
-			eventually(t, func() error {
-				if n := serving(t, name); n < int(need(load)) {
-					return fmt.Errorf("%d replicas serve, %d are needed", n, need(load))
+			rig.Offer(name, load)
+			scalerig.Eventually(t, func() error {
+				if n := rig.Serving(t, name); n < int(scalerig.Need(load)) {
+					return fmt.Errorf("%d replicas serve, %d are needed", n, scalerig.Need(load))
 				}
 				return nil
 			})
-			offer(name, 0.3)
-			wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+			rig.Offer(name, 0.3)
+			rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 		})
 	}
 	f("objectvalue", objectHPA("objectvalue", "gpu_utilization:avg_5s", nil,
@@ -99,12 +101,12 @@ func objectValue(t *testing.T, path string) (v v1beta2.MetricValue, err error) {
 
 func TestObjectMetrics(t *testing.T) {
 	const name = "objects"
-	offer(name, 0.9)
-	deploy(t, name, 2, time.Second)
+	rig.Offer(name, 0.9)
+	rig.Deploy(t, name, 2, time.Second)
 	forge(t, name)
 	between := func(path string, low, high float64, of string) {
 		t.Helper()
-		eventually(t, func() error {
+		scalerig.Eventually(t, func() error {
 			v, err := objectValue(t, path)
 			if err != nil {
 				return err

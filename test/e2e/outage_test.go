@@ -8,11 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,76 +18,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
-
-// meter reads a sample of a replica's /metrics: a name, with its labels as they are written there. A replica
-// that does not answer within two seconds fails the test.
-func meter(t *testing.T, url, sample string) float64 {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	for line := range strings.Lines(get(ctx, t, url+"/metrics")) {
-		if value, ok := strings.CutPrefix(line, sample+" "); ok {
-			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			if err != nil {
-				t.Fatalf("%s: %v", line, err)
-			}
-			return v
-		}
-	}
-	return 0
-}
-
-func get(ctx context.Context, t *testing.T, url string) string {
-	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("GET %s: %s, %v", url, resp.Status, err)
-	}
-	return string(body)
-}
-
-// leads waits until a replica leads, or does not. It has to serve its page and metrics all the while.
-func leads(t *testing.T, url string, want bool) {
-	t.Helper()
-	eventually(t, func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		get(ctx, t, url+"/api/v1/view")
-		if is := meter(t, url, "gpupilot_leader") == 1; is != want {
-			return fmt.Errorf("%s leads: %v, want %v", url, is, want)
-		}
-		return nil
-	})
-}
-
-// measured waits until the last decision is about n replicas with data.
-func measured(t *testing.T, name string, n int32) {
-	t.Helper()
-	eventually(t, func() error {
-		if d := status(t, name).LastDecision; d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != n {
-			return fmt.Errorf("not all %d replicas of %s are measured: %+v", n, name, d)
-		}
-		return nil
-	})
-}
 
 // serves waits until as many replicas serve as a load needs.
 func serves(t *testing.T, name string, load float64) {
 	t.Helper()
-	eventually(t, func() error {
-		if n := serving(t, name); n < int(need(load)) {
-			return fmt.Errorf("%d replicas of %s serve, %d are needed", n, name, need(load))
+	scalerig.Eventually(t, func() error {
+		if n := rig.Serving(t, name); n < int(scalerig.Need(load)) {
+			return fmt.Errorf("%d replicas of %s serve, %d are needed", n, name, scalerig.Need(load))
 		}
 		return nil
 	})
@@ -102,31 +39,31 @@ func rises(t *testing.T, values []int32, load float64) {
 	if !slices.IsSorted(values) {
 		t.Errorf("replicas went %v: down in the middle of a rise", values)
 	}
-	if peak := slices.Max(values); float64(peak) > 1.5*float64(need(load)) {
-		t.Errorf("replicas went %v: more than 1.5 times the %d that were needed", values, need(load))
+	if peak := slices.Max(values); float64(peak) > 1.5*float64(scalerig.Need(load)) {
+		t.Errorf("replicas went %v: more than 1.5 times the %d that were needed", values, scalerig.Need(load))
 	}
 }
 
 // A node goes, with its agent and its pods: the replicas that remain decide, and what is missing takes nothing away.
 func TestNodeRemoved(t *testing.T) {
 	const name, before, load = "noderemoved", 2.0, 3.4
-	offer(name, before)
-	deploy(t, name, 4, time.Second)
-	spread(t, name, 4)
-	seen := record(t, name)
-	autoscale(t, name, nil)
-	measured(t, name, 4)
+	rig.Offer(name, before)
+	rig.Deploy(t, name, 4, time.Second)
+	rig.Spread(t, name, 4)
+	seen := rig.Record(t, name)
+	rig.Autoscale(t, name, nil)
+	rig.Measured(t, name, 4)
 
 	node := nodeOf(t, name)
 	if err := rig.Nodes.PowerOff(node); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { powerOn(t, node) })
-	offer(name, load)
-	wantReplicas(t, name, "what the load needs", func(n int32) bool { return n >= need(load) })
+	rig.Offer(name, load)
+	rig.WantReplicas(t, name, "what the load needs", func(n int32) bool { return n >= scalerig.Need(load) })
 	remove(t.Context(), t, node)
 	serves(t, name, load)
-	rises(t, seen.values(), load)
+	rises(t, seen.Values(), load)
 }
 
 // nodeOf is a node with pods of the workload, but not with all of them.
@@ -176,7 +113,7 @@ func powerOn(t *testing.T, node string) {
 }
 
 func awaitAgents(ctx context.Context, n int) error {
-	return stack.Eventually(ctx, patience, func() error {
+	return stack.Eventually(ctx, scalerig.Patience, func() error {
 		ready, err := rig.ReadyPods(ctx, stack.Namespace, client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"})
 		if err == nil && len(ready) != n {
 			err = fmt.Errorf("%d of %d agents are ready", len(ready), n)
@@ -189,41 +126,41 @@ func awaitAgents(ctx context.Context, n int) error {
 // before the hang is not acted on when the API server answers again.
 func TestAPIServerHangs(t *testing.T) {
 	const name, load = "hung", 1.6
-	offer(name, load)
-	deploy(t, name, 3, time.Second)
-	spread(t, name, 3)
-	autoscale(t, name, nil)
-	measured(t, name, 3)
-	seen := record(t, name)
+	rig.Offer(name, load)
+	rig.Deploy(t, name, 3, time.Second)
+	rig.Spread(t, name, 3)
+	rig.Autoscale(t, name, nil)
+	rig.Measured(t, name, 3)
+	seen := rig.Record(t, name)
 
 	if err := rig.Cluster.PauseAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = rig.Cluster.ResumeAPIServer() })
-	leads(t, rig.ControllerURL, false)
+	scalerig.Leads(t, rig.ControllerURL, false)
 	// The load goes away and comes back: nothing of it may be made up for.
-	offer(name, 0)
+	rig.Offer(name, 0)
 	idle(t, name, 3)
-	offer(name, load)
-	spread(t, name, 3)
+	rig.Offer(name, load)
+	rig.Spread(t, name, 3)
 	if err := rig.Cluster.ResumeAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	leads(t, rig.ControllerURL, true)
-	stays(t, name, 3, 6*time.Second) // longer than the window
-	if v := seen.values(); len(v) != 1 {
+	scalerig.Leads(t, rig.ControllerURL, true)
+	rig.Stays(t, name, 3, 6*time.Second) // longer than the window
+	if v := seen.Values(); len(v) != 1 {
 		t.Errorf("replicas went %v, and the load before and after asks for 3", v)
 	}
-	offer(name, 3)
-	wantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
+	rig.Offer(name, 3)
+	rig.WantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
 }
 
 // idle waits until the controller sees the replicas of a workload do nothing.
 func idle(t *testing.T, name string, replicas int) {
 	t.Helper()
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		n := 0
-		for _, u := range utilizations(t, name) {
+		for _, u := range rig.Utilizations(t, name) {
 			if u < 5 {
 				n++
 			}
@@ -239,12 +176,12 @@ func idle(t *testing.T, name string, replicas int) {
 // certificate is enough to go on: the controller is not restarted.
 func TestServerCertificateExpires(t *testing.T) {
 	const name, load = "certificate", 1.6
-	offer(name, load)
-	deploy(t, name, 3, time.Second)
-	spread(t, name, 3)
-	autoscale(t, name, nil)
-	measured(t, name, 3)
-	began := meter(t, rig.ControllerURL, "process_start_time_seconds")
+	rig.Offer(name, load)
+	rig.Deploy(t, name, 3, time.Second)
+	rig.Spread(t, name, 3)
+	rig.Autoscale(t, name, nil)
+	rig.Measured(t, name, 3)
+	began := scalerig.Meter(t, rig.ControllerURL, "process_start_time_seconds")
 	logged, err := os.ReadFile(rig.ControllerLog())
 	if err != nil {
 		t.Fatal(err)
@@ -253,8 +190,8 @@ func TestServerCertificateExpires(t *testing.T) {
 	if err := rig.Cluster.ExpireServerCertificate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	leads(t, rig.ControllerURL, false)
-	eventually(t, func() error {
+	scalerig.Leads(t, rig.ControllerURL, false)
+	scalerig.Eventually(t, func() error {
 		log, err := os.ReadFile(rig.ControllerLog())
 		if err == nil && !strings.Contains(string(log[len(logged):]), "certificate has expired") {
 			err = errors.New("the log does not say that the certificate has expired")
@@ -265,11 +202,11 @@ func TestServerCertificateExpires(t *testing.T) {
 	if err := rig.Cluster.RenewServerCertificate(); err != nil {
 		t.Fatal(err)
 	}
-	leads(t, rig.ControllerURL, true)
-	stays(t, name, 3, 3*time.Second)
-	offer(name, 3)
-	wantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
-	if now := meter(t, rig.ControllerURL, "process_start_time_seconds"); now != began {
+	scalerig.Leads(t, rig.ControllerURL, true)
+	rig.Stays(t, name, 3, 3*time.Second)
+	rig.Offer(name, 3)
+	rig.WantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
+	if now := scalerig.Meter(t, rig.ControllerURL, "process_start_time_seconds"); now != began {
 		t.Errorf("the controller was started anew: at %v, before at %v", now, began)
 	}
 }

@@ -18,13 +18,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 )
 
 // What the API server itself refuses, by the CRD's rules.
 func TestAPIServerRefuses(t *testing.T) {
 	f := func(what string, change func(*v1alpha1.GPUAutoscalerSpec), want ...string) {
 		t.Helper()
-		a := newAutoscaler(t, "refused")
+		a := scalerig.Autoscaler("refused")
 		change(&a.Spec)
 		err := rig.Client.Create(t.Context(), a)
 		for _, w := range want {
@@ -48,14 +49,14 @@ func TestAPIServerRefuses(t *testing.T) {
 
 // What the controller refuses: it says so and touches nothing.
 func TestControllerRefuses(t *testing.T) {
-	a := autoscale(t, "nobody", nil)
+	a := rig.Autoscale(t, "nobody", nil)
 	refused(t, a.Name, v1alpha1.ConditionAbleToScale, "nobody")
 	wantRow(t, a.Name, map[string]string{"Target": "nobody", "Serving": "0", "Desired": "<nil>", "Ready": "False", "Why": "TargetNotFound", "Decision": "<nil>"})
 
-	autoscale(t, "badmetric", func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = "Nope" })
+	rig.Autoscale(t, "badmetric", func(a *v1alpha1.GPUAutoscaler) { a.Spec.Signals[0].GPU.Metric = "Nope" })
 	refused(t, "badmetric", v1alpha1.ConditionReady, "Nope")
 
-	deploy(t, "updown", 1, 0)
+	rig.Deploy(t, "updown", 1, 0)
 	one := int32(1)
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner-of-it"},
@@ -64,22 +65,22 @@ func TestControllerRefuses(t *testing.T) {
 			MinReplicas:    &one, MaxReplicas: 3,
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{
 				Metric: autoscalingv2.MetricIdentifier{Name: "DCGM_FI_DEV_GPU_UTIL"},
-				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &newAutoscaler(t, "x").Spec.Signals[0].Target.Value},
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &scalerig.Autoscaler("x").Spec.Signals[0].Target.Value},
 			}}},
 		},
 	}
 	if err := rig.Client.Create(t.Context(), hpa); err != nil {
 		t.Fatal(err)
 	}
-	autoscale(t, "updown", nil)
+	rig.Autoscale(t, "updown", nil)
 	refused(t, "updown", v1alpha1.ConditionAbleToScale, "owner-of-it")
 
 	// The owner goes: the target is free.
 	if err := rig.Client.Delete(t.Context(), hpa); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
-		if c := meta.FindStatusCondition(status(t, "updown").Conditions, v1alpha1.ConditionAbleToScale); c == nil || c.Status != metav1.ConditionTrue {
+	scalerig.Eventually(t, func() error {
+		if c := meta.FindStatusCondition(rig.Status(t, "updown").Conditions, v1alpha1.ConditionAbleToScale); c == nil || c.Status != metav1.ConditionTrue {
 			return fmt.Errorf("still refused: %+v", c)
 		}
 		return nil
@@ -117,8 +118,8 @@ func wantRow(t *testing.T, name string, want map[string]string) {
 
 func refused(t *testing.T, name, condition, says string) {
 	t.Helper()
-	eventually(t, func() error {
-		c := meta.FindStatusCondition(status(t, name).Conditions, condition)
+	scalerig.Eventually(t, func() error {
+		c := meta.FindStatusCondition(rig.Status(t, name).Conditions, condition)
 		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, says) {
 			return fmt.Errorf("%s of %s is %+v, want False with %q", condition, name, c, says)
 		}

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -123,8 +124,8 @@ const (
 // Each test has its own: pods of an earlier workload of the same name would be taken for this one's.
 func subjects(t *testing.T, name string) []string {
 	t.Helper()
-	deploy(t, name, 1, 0)
-	autoscale(t, name, nil)
+	rig.Deploy(t, name, 1, 0)
+	rig.Autoscale(t, name, nil)
 	ours := stack.Deployment(metav1.NamespaceSystem, "dns", 0, 0)
 	if err := rig.Client.Create(t.Context(), ours); err != nil {
 		t.Fatal(err)
@@ -426,7 +427,7 @@ func TestAnotherCostStays(t *testing.T) {
 // The API server finds nothing to warn of in the policies.
 func TestPoliciesHaveNoWarnings(t *testing.T) {
 	for _, name := range []string{byPods, byNodes, byScale, byOwn, byEvents, byDaemonSets, byExporters} {
-		eventually(t, func() error {
+		scalerig.Eventually(t, func() error {
 			var p admissionv1.ValidatingAdmissionPolicy
 			if err := rig.Client.Get(t.Context(), client.ObjectKey{Name: name}, &p); err != nil {
 				return err
@@ -445,16 +446,16 @@ func TestPoliciesHaveNoWarnings(t *testing.T) {
 // The pods that are to go are marked: the policies let the controller do its work.
 func TestVictimsAreMarked(t *testing.T) {
 	const name = "advise"
-	offer(name, 0.1)
-	deploy(t, name, 3, 0)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	rig.Offer(name, 0.1)
+	rig.Deploy(t, name, 3, 0)
+	ctx, cancel := context.WithTimeout(t.Context(), scalerig.Patience)
 	defer cancel()
 	w, err := rig.Client.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingLabels{"app": name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	autoscale(t, name, nil)
+	rig.Autoscale(t, name, nil)
 	marked := map[string]bool{}
 	for e := range w.ResultChan() {
 		if p, ok := e.Object.(*corev1.Pod); ok && p.Annotations[corev1.PodDeletionCost] == "-1073741824" {

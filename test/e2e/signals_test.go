@@ -22,15 +22,16 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 )
 
 // A workload leaves zero replicas and goes back to them, by a query.
 func TestToAndFromZero(t *testing.T) {
 	const name = "zero"
-	setBacklog(0)
-	offer(name, 0.1)
-	deploy(t, name, 1, time.Second)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+	scalerig.SetBacklog(0)
+	rig.Offer(name, 0.1)
+	rig.Deploy(t, name, 1, time.Second)
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		zero, activation := int32(0), resource.MustParse("0")
 		a.Spec.MinReplicas = &zero
 		a.Spec.Signals = append(a.Spec.Signals, v1alpha1.Signal{
@@ -38,34 +39,34 @@ func TestToAndFromZero(t *testing.T) {
 			Target: &v1alpha1.Target{Value: resource.MustParse("5")}, Activation: &activation,
 		})
 	})
-	wantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
-	setBacklog(12)
-	wantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
-	setBacklog(math.NaN()) // no answer is not zero
-	eventually(t, func() error {
-		for _, c := range status(t, name).Conditions {
+	rig.WantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
+	scalerig.SetBacklog(12)
+	rig.WantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
+	scalerig.SetBacklog(math.NaN()) // no answer is not zero
+	scalerig.Eventually(t, func() error {
+		for _, c := range rig.Status(t, name).Conditions {
 			if c.Type == v1alpha1.ConditionSignals && strings.Contains(c.Message, "no series matches") {
 				return nil
 			}
 		}
-		return fmt.Errorf("the status does not say that the query has no answer: %+v", status(t, name).Conditions)
+		return fmt.Errorf("the status does not say that the query has no answer: %+v", rig.Status(t, name).Conditions)
 	})
-	stays(t, name, 3, 8*time.Second) // longer than the window
-	setBacklog(0)
-	wantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
+	rig.Stays(t, name, 3, 8*time.Second) // longer than the window
+	scalerig.SetBacklog(0)
+	rig.WantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
 }
 
 // A preset reads a server's requests, queue and KV cache without naming one.
 func TestPreset(t *testing.T) {
 	const name = "preset"
-	offer(name, 0.95)
-	deploy(t, name, 1, time.Second)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+	rig.Offer(name, 0.95)
+	rig.Deploy(t, name, 1, time.Second)
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Spec.Signals = []v1alpha1.Signal{{Preset: v1alpha1.PresetVLLM, Target: &v1alpha1.Target{Value: resource.MustParse("8")}}}
 	})
-	wantReplicas(t, name, "at least 2", func(n int32) bool { return n >= 2 })
-	eventually(t, func() error {
-		d := status(t, name).LastDecision
+	rig.WantReplicas(t, name, "at least 2", func(n int32) bool { return n >= 2 })
+	scalerig.Eventually(t, func() error {
+		d := rig.Status(t, name).LastDecision
 		if d == nil || len(d.Inputs) < 2 || d.Inputs[0].Signal != "vllm requests" {
 			return fmt.Errorf("the last decision is %+v, want one from the preset's signals", d)
 		}
@@ -76,13 +77,13 @@ func TestPreset(t *testing.T) {
 		}
 		return nil
 	})
-	offer(name, 0.2)
-	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	rig.Offer(name, 0.2)
+	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 
 	// What comes was counted from the server's own page.
-	const offered = 0.2 * capacity // requests/s
-	eventually(t, func() error {
-		m := status(t, name).Memory
+	const offered = 0.2 * scalerig.Capacity // requests/s
+	scalerig.Eventually(t, func() error {
+		m := rig.Status(t, name).Memory
 		if m == nil {
 			return errors.New("the status keeps no memory")
 		}
@@ -116,7 +117,7 @@ func TestNodeHealth(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, allHealthy)
+	scalerig.Eventually(t, allHealthy)
 
 	// A controller that starts finds a node ill that is well again.
 	rig.StopController()
@@ -132,8 +133,8 @@ func TestNodeHealth(t *testing.T) {
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, allHealthy)
-	eventually(t, func() error {
+	scalerig.Eventually(t, allHealthy)
+	scalerig.Eventually(t, func() error {
 		var events eventsv1.EventList
 		if err := rig.Client.List(t.Context(), &events, client.InNamespace("default")); err != nil {
 			return err

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -30,24 +31,24 @@ const accepted = `gpupilot_scale_requests_total{result="accepted"}`
 func TestStandbyTakesOver(t *testing.T) {
 	const name, load = "handover", 3.4
 	standby := startStandby(t)
-	offer(name, 0.3)
-	deploy(t, name, 1, 3*time.Second)
-	seen := record(t, name)
-	autoscale(t, name, nil)
-	promise := autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+	rig.Offer(name, 0.3)
+	rig.Deploy(t, name, 1, 3*time.Second)
+	seen := rig.Record(t, name)
+	rig.Autoscale(t, name, nil)
+	promise := rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Name, a.Spec.Actuation = name+"-promise", v1alpha1.ActuationAdvise
 		a.Spec.Signals = []v1alpha1.Signal{{Preset: v1alpha1.PresetVLLM, SLO: &v1alpha1.SLO{
 			Objective: "95%", Over: "1d", TimeToFirstToken: &metav1.Duration{Duration: time.Second},
 		}}}
 	})
-	measured(t, name, 1)
-	leads(t, rig.ControllerURL, true)
-	leads(t, standby.URL, false)
+	rig.Measured(t, name, 1)
+	scalerig.Leads(t, rig.ControllerURL, true)
+	scalerig.Leads(t, standby.URL, false)
 	before := keeps(t, promise.Name, 10, time.Time{})
 
-	offer(name, load)
-	wantReplicas(t, name, "more than 1", func(n int32) bool { return n > 1 })
-	if n := meter(t, standby.URL, accepted); n != 0 {
+	rig.Offer(name, load)
+	rig.WantReplicas(t, name, "more than 1", func(n int32) bool { return n > 1 })
+	if n := scalerig.Meter(t, standby.URL, accepted); n != 0 {
 		t.Errorf("the standby has scaled %v times beside the leader", n)
 	}
 	rig.KillController()
@@ -56,13 +57,13 @@ func TestStandbyTakesOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leads(t, standby.URL, true)
+	scalerig.Leads(t, standby.URL, true)
 	after := keeps(t, promise.Name, before.Requests+1, before.Since.Time)
 	serves(t, name, load)
-	values := seen.values()
+	values := seen.Values()
 	rises(t, values, load)
 	changes := len(values) - 1 - slices.Index(values, replicas)
-	if n := meter(t, standby.URL, accepted); int(n) > changes {
+	if n := scalerig.Meter(t, standby.URL, accepted); int(n) > changes {
 		t.Errorf("the standby scaled %v times, replicas went %v from %d on: a decision was repeated", n, values, replicas)
 	}
 
@@ -78,7 +79,7 @@ const standbyLead = 2 * time.Second
 // simnode.LateShare missed, since a time; zero: since any.
 func keeps(t *testing.T, name string, requests int64, since time.Time) (o v1alpha1.ObjectiveStatus) {
 	t.Helper()
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		a := &v1alpha1.GPUAutoscaler{}
 		if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, a); err != nil {
 			return err
@@ -116,9 +117,9 @@ func handBack(t *testing.T, restart func() error, standby *stack.Standby) {
 	if err := restart(); err != nil {
 		t.Fatal(err)
 	}
-	leads(t, rig.ControllerURL, false)
+	scalerig.Leads(t, rig.ControllerURL, false)
 	standby.Stop()
-	leads(t, rig.ControllerURL, true)
+	scalerig.Leads(t, rig.ControllerURL, true)
 }
 
 func startStandby(t *testing.T) *stack.Standby {
@@ -147,29 +148,29 @@ func TestDecisionsContinueAfterKill(t *testing.T) {
 func testDecisionsContinue(t *testing.T, name string, end func(), limit time.Duration) {
 	const before, load = 0.4, 1.6
 	standby := startStandby(t)
-	offer(name, before)
-	deploy(t, name, 1, time.Second)
-	spread(t, name, 1)
-	autoscale(t, name, nil)
-	measured(t, name, 1)
-	leads(t, rig.ControllerURL, true)
-	leads(t, standby.URL, false)
+	rig.Offer(name, before)
+	rig.Deploy(t, name, 1, time.Second)
+	rig.Spread(t, name, 1)
+	rig.Autoscale(t, name, nil)
+	rig.Measured(t, name, 1)
+	scalerig.Leads(t, rig.ControllerURL, true)
+	scalerig.Leads(t, standby.URL, false)
 	restart := restartController(t)
 
-	seen, lease := record(t, name), watchLease(t)
+	seen, lease := rig.Record(t, name), watchLease(t)
 	slowest := probeMachine(t)
 	began := time.Now()
-	offer(name, load)
+	rig.Offer(name, load)
 	end()
-	eventually(t, func() error {
-		if seen.changed().IsZero() {
+	scalerig.Eventually(t, func() error {
+		if seen.Changed().IsZero() {
 			return fmt.Errorf("nothing scales %s, whose load has risen", name)
 		}
 		return nil
 	})
-	took, delay := seen.changed().Sub(began), slowest()
-	if n := meter(t, standby.URL, accepted); n < 1 {
-		t.Errorf("the standby wrote nothing: the leader scaled from %v", seen.values())
+	took, delay := seen.Changed().Sub(began), slowest()
+	if n := scalerig.Meter(t, standby.URL, accepted); n < 1 {
+		t.Errorf("the standby wrote nothing: the leader scaled from %v", seen.Values())
 	}
 	held := lease.log(began)
 	t.Logf("the first write came %v after the signal; lease: %s; slowest request: %v", took.Round(time.Millisecond), held, delay)
@@ -177,7 +178,7 @@ func testDecisionsContinue(t *testing.T, name string, end func(), limit time.Dur
 		t.Errorf("the first write came %v after the signal, want at most %v: %v, and %d times the slowest request of this machine", took, allowed, limit, requests)
 	}
 	serves(t, name, load)
-	rises(t, seen.values(), load)
+	rises(t, seen.Values(), load)
 	handBack(t, restart, standby)
 }
 

@@ -2,7 +2,7 @@
 
 //go:build e2e
 
-package e2e
+package lifecycle
 
 import (
 	"errors"
@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -26,7 +27,7 @@ func gone(t *testing.T, obj client.Object) (took time.Duration) {
 	if err := rig.Client.Delete(t.Context(), obj); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj)
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -39,7 +40,7 @@ func gone(t *testing.T, obj client.Object) (took time.Duration) {
 // restored creates a GPUAutoscaler with onDelete: Restore that scales a workload of 2 to 4.
 func restored(t *testing.T, ns, name string) *v1alpha1.GPUAutoscaler {
 	t.Helper()
-	a, four := newAutoscaler(t, name), int32(4)
+	a, four := scalerig.Autoscaler(name), int32(4)
 	a.Namespace, a.Spec.MinReplicas, a.Spec.OnDelete = ns, &four, v1alpha1.OnDeleteRestore
 	if err := rig.Client.Create(t.Context(), a); err != nil {
 		t.Fatal(err)
@@ -51,24 +52,24 @@ func restored(t *testing.T, ns, name string) *v1alpha1.GPUAutoscaler {
 // controller: without one, the replicas stay, and the namespace goes.
 func TestOnDelete(t *testing.T) {
 	const name = "hold"
-	offer(name, 0.3)
-	deploy(t, name, 2, time.Second)
+	rig.Offer(name, 0.3)
+	rig.Deploy(t, name, 2, time.Second)
 	a := restored(t, namespace, name)
-	wantReplicas(t, name, "4", func(n int32) bool { return n == 4 })
-	if b := status(t, name).ReplicasBefore; b == nil || b.Replicas != 2 {
+	rig.WantReplicas(t, name, "4", func(n int32) bool { return n == 4 })
+	if b := rig.Status(t, name).ReplicasBefore; b == nil || b.Replicas != 2 {
 		t.Fatalf("status.replicasBefore is %+v, want 2", b)
 	}
-	seen := record(t, name)
+	seen := rig.Record(t, name)
 	gone(t, a)
-	wantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
-	for _, n := range seen.values() {
+	rig.WantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
+	for _, n := range seen.Values() {
 		if n != 4 && n != 2 {
-			t.Errorf("replicas went %v", seen.values())
+			t.Errorf("replicas went %v", seen.Values())
 		}
 	}
 
 	a = restored(t, namespace, name)
-	wantReplicas(t, name, "4", func(n int32) bool { return n == 4 })
+	rig.WantReplicas(t, name, "4", func(n int32) bool { return n == 4 })
 	other := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "leaves"}}
 	if err := rig.Client.Create(t.Context(), other); err != nil {
 		t.Fatal(err)
@@ -85,6 +86,6 @@ func TestOnDelete(t *testing.T) {
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	leads(t, rig.ControllerURL, true)
-	stays(t, name, 4, 5*time.Second)
+	scalerig.Leads(t, rig.ControllerURL, true)
+	rig.Stays(t, name, 4, 5*time.Second)
 }

@@ -2,7 +2,7 @@
 
 //go:build e2e
 
-package e2e
+package lifecycle
 
 import (
 	"bytes"
@@ -35,6 +35,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	rivals "github.com/gpupilot/gpupilot/internal/autoscaler/target"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 )
 
 // adoptedLoad wants 4 replicas, of the HorizontalPodAutoscaler and of the GPUAutoscaler.
@@ -105,7 +106,7 @@ func (k *killer) gpupilot(t *testing.T, kill int, applied bool, args ...string) 
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "../../bin/gpupilot", append(args, "--kubeconfig", config)...)
+	cmd := exec.CommandContext(t.Context(), "../../../bin/gpupilot", append(args, "--kubeconfig", config)...)
 	k.mu.Lock()
 	k.program, k.n, k.applied, k.killed = cmd, kill, applied, ""
 	k.mu.Unlock()
@@ -132,9 +133,9 @@ func (k *killer) mustRun(t *testing.T, args ...string) string {
 // adoptable creates a workload under a real HorizontalPodAutoscaler, and returns that as the API server has it.
 func adoptable(t *testing.T, name string) *autoscalingv2.HorizontalPodAutoscaler {
 	t.Helper()
-	offer(name, adoptedLoad)
-	deploy(t, name, adoptedReplicas, time.Second)
-	spread(t, name, adoptedReplicas)
+	rig.Offer(name, adoptedLoad)
+	rig.Deploy(t, name, adoptedReplicas, time.Second)
+	rig.Spread(t, name, adoptedReplicas)
 	average, least := resource.MustParse("60"), int32(2)
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"example.com/note": "of the team"}},
@@ -167,7 +168,7 @@ func adoptable(t *testing.T, name string) *autoscalingv2.HorizontalPodAutoscaler
 // scalingHPA waits until kube-controller-manager scales on a HorizontalPodAutoscaler that is as it was.
 func scalingHPA(t *testing.T, was *autoscalingv2.HorizontalPodAutoscaler) {
 	t.Helper()
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		var h autoscalingv2.HorizontalPodAutoscaler
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(was), &h); err != nil {
 			return err
@@ -201,7 +202,7 @@ func scalingOurs(t *testing.T, name string) {
 // not change. Afterwards they follow the load, whoever scales.
 func TestDocsHandOver(t *testing.T) {
 	const name = "chat"
-	page, err := os.ReadFile("../../docs/migrate.md")
+	page, err := os.ReadFile("../../../docs/migrate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func TestDocsHandOver(t *testing.T) {
 		t.Fatalf("the page has the commands %q", commands)
 	}
 	hpa := adoptable(t, name)
-	seen := record(t, name)
+	seen := rig.Record(t, name)
 	k := newKiller(t)
 	run := func(i int) string { return k.mustRun(t, strings.Fields(commands[i])[1:]...) }
 
@@ -230,12 +231,12 @@ func TestDocsHandOver(t *testing.T) {
 		}
 	}
 	scalingOurs(t, name)
-	if v := seen.values(); len(v) != 1 {
+	if v := seen.Values(); len(v) != 1 {
 		t.Errorf("replicas went %v while it was handed over", v)
 	}
-	offer(name, 2.75) // 55 % of 5 replicas, as before of 4
-	wantReplicas(t, name, "5", func(n int32) bool { return n == 5 })
-	spread(t, name, 5)
+	rig.Offer(name, 2.75) // 55 % of 5 replicas, as before of 4
+	rig.WantReplicas(t, name, "5", func(n int32) bool { return n == 5 })
+	rig.Spread(t, name, 5)
 
 	if out := run(2); !strings.Contains(out, "dry run, nothing was changed") || !strings.Contains(out, "example.com/note: of the team") {
 		t.Errorf("%s", out)
@@ -243,11 +244,11 @@ func TestDocsHandOver(t *testing.T) {
 	scalingOurs(t, name)
 	run(3)
 	scalingHPA(t, hpa)
-	if v := seen.values(); !slices.Equal(v, []int32{adoptedReplicas, 5}) {
+	if v := seen.Values(); !slices.Equal(v, []int32{adoptedReplicas, 5}) {
 		t.Errorf("replicas went %v while it was handed back", v)
 	}
-	offer(name, 4)
-	wantReplicas(t, name, "7", func(n int32) bool { return n >= 7 })
+	rig.Offer(name, 4)
+	rig.WantReplicas(t, name, "7", func(n int32) bool { return n >= 7 })
 }
 
 // gpupilot is killed by SIGKILL in every other request of adopt that changes something, and in each of release. The second
@@ -255,7 +256,7 @@ func TestDocsHandOver(t *testing.T) {
 func TestAdoptKilled(t *testing.T) {
 	const name, object = "adopted", namespace + "/adopted"
 	hpa := adoptable(t, name)
-	seen, k := record(t, name), newKiller(t)
+	seen, k := rig.Record(t, name), newKiller(t)
 	back := func() { k.mustRun(t, "release", object, "--dry-run=false", "--delete"); scalingHPA(t, hpa) }
 	for n := 1; ; n += 2 {
 		out, err := k.gpupilot(t, n, n%4 == 1, "adopt", "hpa", object, "--dry-run=false")
@@ -290,7 +291,7 @@ func TestAdoptKilled(t *testing.T) {
 		scalingOurs(t, name)
 	}
 	scalingHPA(t, hpa)
-	if v := seen.values(); len(v) != 1 {
+	if v := seen.Values(); len(v) != 1 {
 		t.Errorf("replicas went %v, want %d all the time", v, adoptedReplicas)
 	}
 }
@@ -302,10 +303,10 @@ func TestAdoptScaledObject(t *testing.T) {
 	if err := rig.InstallKind(t.Context(), rivals.ScaledObject().GroupVersionKind()); err != nil {
 		t.Fatal(err)
 	}
-	offer(name, adoptedLoad)
-	deploy(t, name, adoptedReplicas, time.Second)
-	spread(t, name, adoptedReplicas) // the HPA counts the requests that waited
-	setBacklog(5 * adoptedReplicas)
+	rig.Offer(name, adoptedLoad)
+	rig.Deploy(t, name, adoptedReplicas, time.Second)
+	rig.Spread(t, name, adoptedReplicas) // the HPA counts the requests that waited
+	scalerig.SetBacklog(5 * adoptedReplicas)
 	so := rivals.ScaledObject()
 	so.SetNamespace(namespace)
 	so.SetName(name)
@@ -314,9 +315,9 @@ func TestAdoptScaledObject(t *testing.T) {
 		"scaleTargetRef": map[string]any{"name": name}, "minReplicaCount": int64(1), "maxReplicaCount": int64(8),
 		"triggers": []any{map[string]any{"type": "prometheus", "metadata": map[string]any{"query": "sum(backlog)", "threshold": "5"}}},
 	}
-	eventually(t, func() error { return rig.Client.Create(t.Context(), so) })
+	scalerig.Eventually(t, func() error { return rig.Client.Create(t.Context(), so) })
 	was := so.DeepCopy()
-	seen := record(t, name)
+	seen := rig.Record(t, name)
 	t.Cleanup(actAsKEDA(t, name))
 	t.Cleanup(func() {
 		_ = rig.Client.Delete(context.Background(), &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
@@ -329,12 +330,12 @@ func TestAdoptScaledObject(t *testing.T) {
 		t.Errorf("KEDA's HPA is there: %v", err)
 	}
 	scalingOurs(t, name)
-	setBacklog(5 * (adoptedReplicas + 1))
-	wantReplicas(t, name, "5", func(n int32) bool { return n == adoptedReplicas+1 })
+	scalerig.SetBacklog(5 * (adoptedReplicas + 1))
+	rig.WantReplicas(t, name, "5", func(n int32) bool { return n == adoptedReplicas+1 })
 
 	// Whoever removes the annotation by hand stops the GPUAutoscaler.
 	k.mustRun(t, "release", object, "--dry-run=false")
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(so), so); err != nil {
 			return err
 		}
@@ -343,7 +344,7 @@ func TestAdoptScaledObject(t *testing.T) {
 		}
 		return rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "keda-hpa-" + name}, &h)
 	})
-	if v := seen.values(); !slices.Equal(v, []int32{adoptedReplicas, adoptedReplicas + 1}) {
+	if v := seen.Values(); !slices.Equal(v, []int32{adoptedReplicas, adoptedReplicas + 1}) {
 		t.Errorf("replicas went %v", v)
 	}
 }

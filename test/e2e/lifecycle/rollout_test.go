@@ -2,7 +2,7 @@
 
 //go:build e2e
 
-package e2e
+package lifecycle
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -50,8 +51,8 @@ func rolledOut(t *testing.T, name string) error {
 
 func rolling(t *testing.T, name string, want metav1.ConditionStatus) {
 	t.Helper()
-	eventually(t, func() error {
-		c := meta.FindStatusCondition(status(t, name).Conditions, v1alpha1.ConditionRollout)
+	scalerig.Eventually(t, func() error {
+		c := meta.FindStatusCondition(rig.Status(t, name).Conditions, v1alpha1.ConditionRollout)
 		if c == nil || c.Status != want {
 			return fmt.Errorf("condition %+v, want %s", c, want)
 		}
@@ -67,15 +68,15 @@ func TestRollout(t *testing.T) {
 	const name, beside, load, replicas = "rollout", "rolloutbeside", 2.2, 4
 	half := intstr.FromString("50%")
 	for _, x := range []string{name, beside} {
-		offer(x, load)
+		rig.Offer(x, load)
 		d := stack.Deployment(namespace, x, replicas, time.Second)
 		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: &half, MaxUnavailable: new(intstr.FromInt(0))}
-		deployThat(t, d)
+		rig.DeployThat(t, d)
 	}
-	spread(t, name, replicas)
-	autoscale(t, name, nil)
-	eventually(t, func() error {
-		if d := status(t, name).LastDecision; d == nil || d.Inputs[0].Replicas != replicas {
+	rig.Spread(t, name, replicas)
+	rig.Autoscale(t, name, nil)
+	scalerig.Eventually(t, func() error {
+		if d := rig.Status(t, name).LastDecision; d == nil || d.Inputs[0].Replicas != replicas {
 			return fmt.Errorf("not decided on all replicas: %+v", d)
 		}
 		return nil
@@ -100,18 +101,18 @@ func TestRollout(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ours, others := record(t, name), record(t, beside)
+	ours, others := rig.Record(t, name), rig.Record(t, beside)
 	rollOut(t, name, "6s")
 	rollOut(t, beside, "6s")
 	rolling(t, name, metav1.ConditionTrue)
-	eventually(t, func() error { return rolledOut(t, name) })
-	if v := ours.values(); slices.Max(v) != replicas || slices.Min(v) != replicas {
+	scalerig.Eventually(t, func() error { return rolledOut(t, name) })
+	if v := ours.Values(); slices.Max(v) != replicas || slices.Min(v) != replicas {
 		t.Errorf("replicas went %v during a rollout at steady load, want %d", v, replicas)
 	}
-	t.Logf("replicas during the rollout: %v; with the HorizontalPodAutoscaler: %v", ours.values(), others.values())
+	t.Logf("replicas during the rollout: %v; with the HorizontalPodAutoscaler: %v", ours.Values(), others.Values())
 
 	rollOut(t, name, "1h") // it never serves
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		var d appsv1.Deployment
 		err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &d)
 		if err == nil && d.Status.UnavailableReplicas == 0 {
@@ -120,10 +121,10 @@ func TestRollout(t *testing.T) {
 		return err
 	})
 	rolling(t, name, metav1.ConditionTrue)
-	offer(name, 0.8)
-	wantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
+	rig.Offer(name, 0.8)
+	rig.WantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
 	rolling(t, name, metav1.ConditionTrue)
-	if v := ours.values(); slices.Max(v) != replicas {
+	if v := ours.Values(); slices.Max(v) != replicas {
 		t.Errorf("replicas went %v, want %d at most", v, replicas)
 	}
 }

@@ -2,7 +2,7 @@
 
 //go:build e2e
 
-package e2e
+package lifecycle
 
 import (
 	"fmt"
@@ -18,25 +18,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 )
 
 // A workload that nobody uses is announced and removed, over a restart of the controller, stays
 // removed, and comes back by hand.
 func TestIdle(t *testing.T) {
 	const name = "hold"
-	offer(name, 0.3)
-	deploy(t, name, 1, time.Second)
-	spread(t, name, 1)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
+	rig.Offer(name, 0.3)
+	rig.Deploy(t, name, 1, time.Second)
+	rig.Spread(t, name, 1)
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Spec.Idle = &v1alpha1.Idle{After: metav1.Duration{Duration: time.Minute}}
 	})
-	stays(t, name, 1, 5*time.Second)
-	offer(name, 0)
+	rig.Stays(t, name, 1, 5*time.Second)
+	rig.Offer(name, 0)
 	began := time.Now()
 	idle := func(reason string) {
 		t.Helper()
-		eventually(t, func() error {
-			c := meta.FindStatusCondition(status(t, name).Conditions, v1alpha1.ConditionIdle)
+		scalerig.Eventually(t, func() error {
+			c := meta.FindStatusCondition(rig.Status(t, name).Conditions, v1alpha1.ConditionIdle)
 			if c == nil || c.Reason != reason {
 				return fmt.Errorf("condition %+v, want %s", c, reason)
 			}
@@ -44,14 +45,14 @@ func TestIdle(t *testing.T) {
 		})
 	}
 	idle(v1alpha1.ReasonIdleInUse)
-	stays(t, name, 1, 35*time.Second) // its state is written at least every 30 s
+	rig.Stays(t, name, 1, 35*time.Second) // its state is written at least every 30 s
 	rig.KillController()
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	idle(v1alpha1.ReasonIdleSoon)
-	at := status(t, name).Idle.ScaleDownAt
-	wantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
+	at := rig.Status(t, name).Idle.ScaleDownAt
+	rig.WantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
 	if took, early := time.Since(began), time.Until(at.Time); took < 50*time.Second || early > 2*time.Second {
 		t.Errorf("removed after %v, %v before the time that was announced", took, early)
 	}
@@ -65,19 +66,19 @@ func TestIdle(t *testing.T) {
 		e := &events.Items[i]
 		warned = warned || e.Type == corev1.EventTypeWarning && e.Reason == v1alpha1.ReasonIdleSoon && strings.Contains(e.Message, "0 replicas stay at")
 	}
-	if r := status(t, name).Idle; !warned || r == nil || r.Removed == nil || r.Removed.From != 1 || len(r.Removed.Pods) != 1 {
+	if r := rig.Status(t, name).Idle; !warned || r == nil || r.Removed == nil || r.Removed.From != 1 || len(r.Removed.Pods) != 1 {
 		t.Errorf("warned: %v, status %+v", warned, r)
 	}
 	rig.KillController()
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	leads(t, rig.ControllerURL, true)
-	stays(t, name, 0, 5*time.Second)
+	scalerig.Leads(t, rig.ControllerURL, true)
+	rig.Stays(t, name, 0, 5*time.Second)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := rig.Client.Patch(t.Context(), d, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"replicas": 1}}`))); err != nil {
 		t.Fatal(err)
 	}
-	stays(t, name, 1, 5*time.Second)
+	rig.Stays(t, name, 1, 5*time.Second)
 	idle(v1alpha1.ReasonIdleInUse)
 }

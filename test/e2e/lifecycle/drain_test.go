@@ -2,7 +2,7 @@
 
 //go:build e2e
 
-package e2e
+package lifecycle
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -48,7 +49,7 @@ func leaving(t *testing.T, name string) (names []string, ready int) {
 // A load that returns takes the next one back.
 func TestDrain(t *testing.T) {
 	const name = "drain"
-	offer(name, 2.2)
+	rig.Offer(name, 2.2)
 	d := stack.Deployment(namespace, name, 4, time.Second)
 	d.Spec.Template.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1alpha1.ReadinessGate}}
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "keep-four"}, Spec: policyv1.PodDisruptionBudgetSpec{
@@ -58,14 +59,14 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), budget) })
-	deployThat(t, d)
-	spread(t, name, 4)
-	autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Drain = &v1alpha1.Drain{MaxSeconds: 8} })
-	offer(name, 1.6)
+	rig.DeployThat(t, d)
+	rig.Spread(t, name, 4)
+	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) { a.Spec.Drain = &v1alpha1.Drain{MaxSeconds: 8} })
+	rig.Offer(name, 1.6)
 	draining := func(want metav1.ConditionStatus, reason string) {
 		t.Helper()
-		eventually(t, func() error {
-			c := meta.FindStatusCondition(status(t, name).Conditions, v1alpha1.ConditionDraining)
+		scalerig.Eventually(t, func() error {
+			c := meta.FindStatusCondition(rig.Status(t, name).Conditions, v1alpha1.ConditionDraining)
 			if c == nil || c.Status != want || c.Reason != reason {
 				return fmt.Errorf("condition %+v, want %s %s", c, want, reason)
 			}
@@ -80,24 +81,24 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var gone []string
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		names, ready := leaving(t, name)
 		if len(names) != 1 || ready != 3 {
-			return fmt.Errorf("%q leave, %d are ready: %s", names, ready, status(t, name).LastDecision.Message)
+			return fmt.Errorf("%q leave, %d are ready: %s", names, ready, rig.Status(t, name).LastDecision.Message)
 		}
 		gone = names
 		return nil
 	})
 	began := time.Now()
 	draining(metav1.ConditionTrue, "Draining")
-	if st := status(t, name); st.CurrentReplicas != 4 || st.DrainingReplicas != 1 {
+	if st := rig.Status(t, name); st.CurrentReplicas != 4 || st.DrainingReplicas != 1 {
 		t.Errorf("%d replicas, %d drain", st.CurrentReplicas, st.DrainingReplicas)
 	}
-	wantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
+	rig.WantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
 	if took := time.Since(began); took < 5*time.Second {
 		t.Errorf("removed after %v, before its deadline, although nothing counts its requests", took)
 	}
-	eventually(t, func() error {
+	scalerig.Eventually(t, func() error {
 		left, err := rig.ReadyPods(t.Context(), namespace, client.MatchingLabels{"app": name})
 		if err == nil && (len(left) != 3 || slices.Contains(left, gone[0])) {
 			err = fmt.Errorf("%q are left, and %q should be gone", left, gone)
@@ -105,17 +106,17 @@ func TestDrain(t *testing.T) {
 		return err
 	})
 
-	offer(name, 0.9)
-	eventually(t, func() error {
+	rig.Offer(name, 0.9)
+	scalerig.Eventually(t, func() error {
 		if names, _ := leaving(t, name); len(names) == 0 {
-			return fmt.Errorf("none leaves: %s", status(t, name).LastDecision.Message)
+			return fmt.Errorf("none leaves: %s", rig.Status(t, name).LastDecision.Message)
 		}
 		return nil
 	})
-	offer(name, 1.6)
-	eventually(t, func() error {
+	rig.Offer(name, 1.6)
+	scalerig.Eventually(t, func() error {
 		if names, ready := leaving(t, name); len(names) != 0 || ready != 3 {
-			return fmt.Errorf("%q leave, %d are ready: %s", names, ready, status(t, name).LastDecision.Message)
+			return fmt.Errorf("%q leave, %d are ready: %s", names, ready, rig.Status(t, name).LastDecision.Message)
 		}
 		return nil
 	})

@@ -2,7 +2,7 @@
 
 //go:build e2e
 
-package e2e
+package lifecycle
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/serve/hold"
+	"github.com/gpupilot/gpupilot/test/scalerig"
 )
 
 // runHold runs gpupilot hold or resume, and returns what it prints.
@@ -47,8 +48,8 @@ func runHold(t *testing.T, args ...string) string {
 // overridden waits until ConditionOverridden has a status and a reason.
 func overridden(t *testing.T, name string, want metav1.ConditionStatus, reason string) (since time.Time) {
 	t.Helper()
-	eventually(t, func() error {
-		c := meta.FindStatusCondition(status(t, name).Conditions, v1alpha1.ConditionOverridden)
+	scalerig.Eventually(t, func() error {
+		c := meta.FindStatusCondition(rig.Status(t, name).Conditions, v1alpha1.ConditionOverridden)
 		if c == nil || c.Status != want || c.Reason != reason {
 			return fmt.Errorf("condition %+v, want %s with %s", c, want, reason)
 		}
@@ -62,33 +63,33 @@ func overridden(t *testing.T, name string, want metav1.ConditionStatus, reason s
 // the end of the override, which is neither lost nor extended.
 func TestOverride(t *testing.T) {
 	const name = "hold"
-	offer(name, 0.3)
-	deploy(t, name, 1, time.Second)
-	spread(t, name, 1)
-	autoscale(t, name, nil)
+	rig.Offer(name, 0.3)
+	rig.Deploy(t, name, 1, time.Second)
+	rig.Spread(t, name, 1)
+	rig.Autoscale(t, name, nil)
 	object := namespace + "/" + name
 	if out := runHold(t, "hold", object, "--replicas", "3", "--for", "1h", "--reason", "incident 4711"); !strings.Contains(out, "3 replicas, override until") {
 		t.Errorf("hold prints %q", out)
 	}
-	wantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
+	rig.WantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
 	overridden(t, name, metav1.ConditionTrue, "Overridden")
 
-	seen := record(t, name)
+	seen := rig.Record(t, name)
 	rig.KillController()
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	end := time.Now().Add(25 * time.Second).Truncate(time.Second)
 	runHold(t, "hold", object, "--replicas", "4", "--until", end.UTC().Format(time.RFC3339), "--reason", "incident 4711")
-	wantReplicas(t, name, "4", func(n int32) bool { return n == 4 })
+	rig.WantReplicas(t, name, "4", func(n int32) bool { return n == 4 })
 	ended := overridden(t, name, metav1.ConditionFalse, "OverrideEnded")
 	if late := ended.Sub(end); late < 0 || late > 2*time.Second {
 		t.Errorf("it ended %v after its end", late)
 	}
-	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
-	for _, n := range seen.values() {
+	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	for _, n := range seen.Values() {
 		if n > 4 {
-			t.Errorf("replicas went %v", seen.values())
+			t.Errorf("replicas went %v", seen.Values())
 		}
 	}
 
@@ -97,8 +98,8 @@ func TestOverride(t *testing.T) {
 	if err := rig.Client.Patch(t.Context(), d, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"replicas": 0}}`))); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
-		c := meta.FindStatusCondition(status(t, name).Conditions, v1alpha1.ConditionScalingActive)
+	scalerig.Eventually(t, func() error {
+		c := meta.FindStatusCondition(rig.Status(t, name).Conditions, v1alpha1.ConditionScalingActive)
 		if c == nil || c.Reason != "ScalingDisabled" {
 			return fmt.Errorf("condition %+v", c)
 		}
@@ -108,43 +109,43 @@ func TestOverride(t *testing.T) {
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	leads(t, rig.ControllerURL, true)
-	zero := record(t, name)
+	scalerig.Leads(t, rig.ControllerURL, true)
+	zero := rig.Record(t, name)
 	runHold(t, "hold", object, "--replicas", "2", "--for", "1h", "--reason", "go on")
-	wantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
-	if v := zero.values(); len(v) < 1 || v[0] != 2 && (v[0] != 0 || v[1] != 2) {
+	rig.WantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
+	if v := zero.Values(); len(v) < 1 || v[0] != 2 && (v[0] != 0 || v[1] != 2) {
 		t.Errorf("replicas went %v, want 0, then 2", v)
 	}
 	runHold(t, "resume", object)
-	wantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
+	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 	overridden(t, name, metav1.ConditionFalse, "NoOverride")
 }
 
 // A schedule raises the minimum from its lead time on, and the status says so.
 func TestSchedule(t *testing.T) {
 	const name = "hold"
-	offer(name, 0.3)
-	deploy(t, name, 1, time.Second)
-	spread(t, name, 1)
-	a := autoscale(t, name, nil)
-	stays(t, name, 1, time.Second)
+	rig.Offer(name, 0.3)
+	rig.Deploy(t, name, 1, time.Second)
+	rig.Spread(t, name, 1)
+	a := rig.Autoscale(t, name, nil)
+	rig.Stays(t, name, 1, time.Second)
 	start := time.Now().Add(80 * time.Second).Truncate(time.Minute).UTC()
 	three, lead := int32(3), intstr.FromInt(int(time.Until(start).Seconds())-5)
 	schedule := v1alpha1.Schedule{Name: "office", TimeZone: "UTC", Start: start.Format("15:04"), End: start.Add(time.Hour).Format("15:04"), MinReplicas: &three, LeadTime: &lead}
-	seen := record(t, name)
-	eventually(t, func() error {
+	seen := rig.Record(t, name)
+	scalerig.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(a), a); err != nil {
 			return err
 		}
 		a.Spec.Schedules = []v1alpha1.Schedule{schedule}
 		return rig.Client.Update(t.Context(), a)
 	})
-	wantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
-	if early := start.Add(-time.Duration(lead.IntVal) * time.Second).Sub(seen.changed()); early > 0 {
+	rig.WantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
+	if early := start.Add(-time.Duration(lead.IntVal) * time.Second).Sub(seen.Changed()); early > 0 {
 		t.Errorf("it scaled %v before the lead time", early)
 	}
-	eventually(t, func() error {
-		b := status(t, name).Bounds
+	scalerig.Eventually(t, func() error {
+		b := rig.Status(t, name).Bounds
 		if b == nil || b.MinReplicas != 3 || len(b.Schedules) != 1 {
 			return fmt.Errorf("bounds %+v", b)
 		}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scalerig
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Recorder notes every value that spec.replicas of a Deployment takes.
+type Recorder struct {
+	mu    sync.Mutex
+	seen  []int32
+	first time.Time // of the first change
+}
+
+// Record notes the replicas of a workload until the test's end.
+func (r *Rig) Record(t *testing.T, name string) *Recorder {
+	t.Helper()
+	w, err := r.Client.Watch(t.Context(), &appsv1.DeploymentList{}, client.InNamespace(Namespace), client.MatchingFields{"metadata.name": name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := &Recorder{}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for e := range w.ResultChan() {
+			if d, ok := e.Object.(*appsv1.Deployment); ok && e.Type != watch.Deleted {
+				rec.add(*d.Spec.Replicas)
+			}
+		}
+	})
+	t.Cleanup(func() { w.Stop(); done.Wait() })
+	return rec
+}
+
+func (r *Recorder) add(n int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.seen) == 0 || r.seen[len(r.seen)-1] != n {
+		r.seen = append(r.seen, n)
+		if len(r.seen) == 2 {
+			r.first = time.Now()
+		}
+	}
+}
+
+// Values are the replicas in the order in which they were asked for.
+func (r *Recorder) Values() []int32 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]int32(nil), r.seen...)
+}
+
+// Changed is when the replicas were changed for the first time since the record began.
+func (r *Recorder) Changed() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.first
+}
