@@ -139,7 +139,7 @@ test: ## every test; the summary counts them, and lists the skipped ones with th
 
 # Packages that start no goroutine, and import none of ours that does (go test ./internal checks it): the race detector
 # finds nothing in their own tests, which take several times as long with it.
-SEQUENTIAL := ./internal/scale ./internal/replay/scenario ./internal/scale/promise ./internal/gpu/verdict ./internal/scale/policy ./internal/replay/trace
+SEQUENTIAL := ./internal/scale ./test/policies ./internal/replay/scenario ./internal/scale/promise ./internal/gpu/verdict ./internal/scale/policy ./internal/replay/trace
 
 unit: kube all fakes ## vet and the tests that put no load on a control plane; under the race detector, where there are goroutines
 	go vet ./... && go vet -tags e2e,gpu ./...

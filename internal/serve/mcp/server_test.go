@@ -88,15 +88,21 @@ func call(t *testing.T, c *sdk.ClientSession, tool string, arguments any) (text 
 // ask calls a tool and decodes the answer.
 func ask(t *testing.T, c *sdk.ClientSession, tool string, arguments any) map[string]any {
 	t.Helper()
+	_, out := askText(t, c, tool, arguments)
+	return out
+}
+
+// askText is ask, with the text of the answer.
+func askText(t *testing.T, c *sdk.ClientSession, tool string, arguments any) (text string, out map[string]any) {
+	t.Helper()
 	text, failed := call(t, c, tool, arguments)
-	var out map[string]any
 	if err := json.Unmarshal([]byte(text), &out); err != nil || failed {
 		t.Fatalf("%s: %v, failed %v:\n%s", tool, err, failed, text)
 	}
 	if out["note"] != dataNote {
 		t.Errorf("%s: no note:\n%s", tool, text)
 	}
-	return out
+	return text, out
 }
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -343,12 +349,11 @@ func TestHostileNames(t *testing.T) {
 		_, deps := fleetOf(n, func() string { return hostile(r) })
 		c := session(t, deps)
 		for tool, arguments := range calls {
-			out := ask(t, c, tool, arguments)
+			text, out := askText(t, c, tool, arguments)
 			checkTexts(t, tool, out)
 			if n > 30 && tool != "what_if" && len(out["omitted"].(map[string]any)) == 0 {
 				t.Errorf("seed %d: %s leaves nothing out of %d", seed, tool, n)
 			}
-			text, _ := call(t, c, tool, arguments)
 			if strings.ContainsAny(text, "<>&") || strings.Contains(text, "\n") {
 				t.Errorf("seed %d: %s has markup or a line break:\n%s", seed, tool, text)
 			}

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/policies"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -200,9 +201,9 @@ func everyField(t *testing.T, account client.Client, model *appsv1.DaemonSet) {
 			return o
 		}
 		was, _ := plain(o).DeepCopyObject().(client.Object)
-		stack.Changes(o, func(change string) {
+		policies.Changes(o, func(change string) {
 			// What is removed stays in a merge. The agents' account belongs to all GPUExporters.
-			if strings.HasSuffix(change, " removed") || stack.Chosen(change) != "" || strings.Contains(change, ".gpupilot.dev/") || o == shared && strings.HasPrefix(change, "metadata.ownerReferences[].") {
+			if strings.HasSuffix(change, " removed") || policies.Chosen(change) != "" || strings.Contains(change, ".gpupilot.dev/") || o == shared && strings.HasPrefix(change, "metadata.ownerReferences[].") {
 				return
 			}
 			tried++

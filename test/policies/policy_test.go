@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stack
+package policies
 
 import (
 	"fmt"
@@ -357,7 +357,7 @@ func TestFieldsOfItsOwn(t *testing.T) {
 		})
 	}
 	owners := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: "gpupilot-controller", UID: "1"}}
-	meta := metav1.ObjectMeta{Namespace: Namespace, Name: "gpupilot-controller-tls", Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"}, OwnerReferences: owners}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: "gpupilot-controller-tls", Labels: map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"}, OwnerReferences: owners}
 	file := []byte("x")
 	secret := &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": file, "tls.key": file, "ca.crt": file, "ca.key": file}}
 	f("gpupilot-controller-own", "v1 Secret", secret, nil, "metadata.ownerReferences[].uid", "data.tls.", "data.ca.")
@@ -368,7 +368,7 @@ func TestFieldsOfItsOwn(t *testing.T) {
 	port := int32(443)
 	api := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1beta1.custom.metrics.k8s.io"}, Spec: apiregistrationv1.APIServiceSpec{
 		Group: "custom.metrics.k8s.io", Version: "v1beta1", CABundle: file, GroupPriorityMinimum: 100, VersionPriority: 100,
-		Service: &apiregistrationv1.ServiceReference{Namespace: Namespace, Name: "gpupilot-controller", Port: &port},
+		Service: &apiregistrationv1.ServiceReference{Namespace: namespace, Name: "gpupilot-controller", Port: &port},
 	}}
 	// The API server accepts no other group and version for this name, and no other namespace than the request's.
 	f("gpupilot-controller-own", "apiregistration.k8s.io/v1 APIService", api, nil, "status.", "spec.caBundle", "spec.group", "spec.version", "spec.service.port")

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stack
+// Package policies tests the admission policies and the rights of deploy/ with the API server's own evaluation, without an
+// API server.
+package policies
 
 import (
 	"reflect"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stack
+package policies
 
 import (
 	"testing"

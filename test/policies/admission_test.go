@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stack
+package policies
 
 import (
 	"bufio"
@@ -22,6 +22,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+)
+
+// The namespace and the user of the controller, as deploy/ has them.
+const (
+	namespace = "gpupilot-system"
+	account   = "system:serviceaccount:" + namespace + ":gpupilot-controller"
 )
 
 // shipped are the objects of deploy/admission.
@@ -79,7 +85,7 @@ func TestPoliciesDenyTheControllerOnly(t *testing.T) {
 			t.Errorf("binding %s: %+v, want Deny for a policy of these files, everywhere", b.Name, b.Spec)
 		}
 	}
-	only := "request.userInfo.username == '" + accounts + ControllerAccount + "'"
+	only := "request.userInfo.username == '" + account + "'"
 	for _, p := range policies {
 		compile(t, p, nil)
 		if p.Spec.FailurePolicy == nil || *p.Spec.FailurePolicy != admissionv1.Fail {
