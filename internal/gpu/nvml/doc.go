@@ -9,7 +9,10 @@
 // through GPM.
 package nvml
 
-import "log/slog"
+import (
+	"log/slog"
+	"time"
+)
 
 // Config is the configuration of a Reader.
 type Config struct {
@@ -18,4 +21,6 @@ type Config struct {
 	Library string
 	// Log receives changes of state; nil: no log.
 	Log *slog.Logger
+
+	eventWait time.Duration // of tests, which close many readers; 0: eventWait
 }

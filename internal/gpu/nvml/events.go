@@ -40,6 +40,7 @@ type place struct {
 type events struct {
 	ses  *session
 	xids *gpu.XIDLog
+	each time.Duration // of one wait: eventWait
 	log  *slog.Logger
 	able bool // the library has events
 
@@ -55,9 +56,9 @@ type events struct {
 	ended   chan struct{}
 }
 
-func newEvents(s *session, xids *gpu.XIDLog, log *slog.Logger) *events {
+func newEvents(s *session, xids *gpu.XIDLog, wait time.Duration, log *slog.Logger) *events {
 	e := &events{
-		ses: s, xids: xids, log: log, uuids: map[place]string{}, wanted: map[nvml.Device]bool{},
+		ses: s, xids: xids, each: wait, log: log, uuids: map[place]string{}, wanted: map[nvml.Device]bool{},
 		ready: map[nvml.Device]bool{}, quit: make(chan struct{}), ended: make(chan struct{}),
 	}
 	e.able = s.hasAll("nvmlEventSetCreate", "nvmlEventSetFree", "nvmlDeviceRegisterEvents", "nvmlDeviceGetSupportedEventTypes") &&
@@ -160,15 +161,15 @@ func (e *events) wait(set nvml.EventSet) nvml.Return {
 	none := len(e.ready) == 0
 	e.mu.Unlock()
 	if set == nil || none {
-		e.pause(eventWait)
+		e.pause(e.each)
 		return nvml.ERROR_TIMEOUT
 	}
 	began := time.Now()
-	data, ret := set.Wait(uint32(eventWait.Milliseconds()))
-	switch early := eventWait - time.Since(began); {
+	data, ret := set.Wait(uint32(e.each.Milliseconds()))
+	switch early := e.each - time.Since(began); {
 	case ret == nvml.SUCCESS:
 		e.note(data)
-	case ret == nvml.ERROR_TIMEOUT && early > eventWait/2:
+	case ret == nvml.ERROR_TIMEOUT && early > e.each/2:
 		e.pause(early) // if a library does not wait, wait here, so that the caller does not spin
 	}
 	return ret

@@ -20,11 +20,14 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
 )
 
+// shortWait is for readers that are closed at once: that takes as long as a wait for an event.
+const shortWait = 50 * time.Millisecond
+
 func TestConformance(t *testing.T) {
 	lib := library(t)
 	gputest.Run(t, func(t *testing.T) gputest.Backend {
 		f := newFake(t)
-		return gputest.Backend{Reader: New(Config{Library: lib}), Control: f.control()}
+		return gputest.Backend{Reader: New(Config{Library: lib, eventWait: shortWait}), Control: f.control()}
 	})
 }
 
@@ -85,7 +88,7 @@ func TestWithoutDriverVersion(t *testing.T) {
 // reader opens a reader on a fake and enumerates.
 func reader(t testing.TB, f *fake) (*Reader, []gpu.Device) {
 	t.Helper()
-	r := New(Config{Library: library(t)})
+	r := New(Config{Library: library(t), eventWait: shortWait})
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -133,7 +136,7 @@ func until(t testing.TB, what string, ask func() bool) {
 
 func TestNoLibrary(t *testing.T) {
 	for _, path := range []string{"/nonexistent/libnvidia-ml.so.1", "libm.so.6", "nvml_test.go"} {
-		r := New(Config{Library: path})
+		r := New(Config{Library: path, eventWait: shortWait})
 		for range 2 {
 			devices, err := r.Devices()
 			if devices != nil || !errors.Is(err, gpu.ErrNoLibrary) || !strings.Contains(err.Error(), path) {
@@ -150,7 +153,7 @@ func TestALibraryThatComesLater(t *testing.T) {
 	newFake(t)
 	lib := library(t)
 	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	r := New(Config{Library: path})
+	r := New(Config{Library: path, eventWait: shortWait})
 	defer func() { _ = r.Close() }()
 	if _, err := r.Devices(); !errors.Is(err, gpu.ErrNoLibrary) {
 		t.Fatalf("Devices: %v, want ErrNoLibrary", err)
@@ -279,7 +282,7 @@ func TestUnknownErrorsEverywhereAreALostGPU(t *testing.T) {
 func TestAGPULostFromTheStart(t *testing.T) {
 	f := newFake(t)
 	f.put("lost", "gpu 1 lost")
-	r := New(Config{Library: library(t)})
+	r := New(Config{Library: library(t), eventWait: shortWait})
 	defer func() { _ = r.Close() }()
 	devices, err := r.Devices()
 	if len(devices) != 2 || !errors.Is(err, gpu.ErrLost) || !strings.Contains(err.Error(), "GPU 1") {
@@ -467,7 +470,7 @@ func TestEnergyAddsUp(t *testing.T) {
 // A close while a read hangs ends well when the hang does.
 func TestCloseDuringAHang(t *testing.T) {
 	f := newFake(t)
-	r := New(Config{Library: library(t)})
+	r := New(Config{Library: library(t), eventWait: shortWait})
 	devices, err := r.Devices()
 	if err != nil {
 		t.Fatal(err)

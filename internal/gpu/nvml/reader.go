@@ -40,7 +40,9 @@ func New(cfg Config) *Reader {
 	return &Reader{pass: pass, Reader: vendorlib.NewReader(vendorlib.Config[*session, *device]{
 		Name:      "NVML",
 		HungAfter: hungAfter,
-		Open:      func(xids *gpu.XIDLog) (*session, error) { return open(lib, path, xids, pass, log) },
+		Open: func(xids *gpu.XIDLog) (*session, error) {
+			return open(lib, path, xids, pass, cmp.Or(cfg.eventWait, eventWait), log)
+		},
 		Enumerate: (*session).enumerate,
 	})}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -57,7 +58,7 @@ func shutdown(lib nvml.Interface) {
 }
 
 // open loads the library, initialises it and finds out which functions it has.
-func open(lib nvml.Interface, path string, xids *gpu.XIDLog, pass *atomic.Pointer[[]gpu.FieldID], log *slog.Logger) (*session, error) {
+func open(lib nvml.Interface, path string, xids *gpu.XIDLog, pass *atomic.Pointer[[]gpu.FieldID], wait time.Duration, log *slog.Logger) (*session, error) {
 	if err := check(path); err != nil {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNoLibrary, err)
 	}
@@ -89,7 +90,7 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, pass *atomic.Pointe
 	s.mig = s.hasAll("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
 		"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
 	s.processes = processAbilitiesOf(s)
-	s.events = newEvents(s, xids, log)
+	s.events = newEvents(s, xids, wait, log)
 	return s, nil
 }
 
