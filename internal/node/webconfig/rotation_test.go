@@ -110,7 +110,7 @@ func (s *secret) replace(t *testing.T, web string) {
 // others send wrong passwords: no scrape fails. For the password, the file has the new
 // user and the old one until the scrapers have changed.
 func TestRotationUnderLoad(t *testing.T) {
-	const rotations = 10
+	const rotations = 4
 	users := make([]string, rotations+2)
 	for i := range users {
 		users[i] = fmt.Sprintf("prom%d: %s", i, hash(t, fmt.Sprint("secret", i)))
