@@ -123,13 +123,15 @@ func TestThrottleTimesOfADriver(t *testing.T) {
 		fake.put(fmt.Sprint("field", i), "gpu 0 field "+line)
 	}
 	for driver, want := range map[string]string{"570.124.06": "1422=11 1423=12 1424=13", "580.76.05": ""} {
-		fake.put("driver-version", "driver-version "+driver)
-		r, devices := reader(t, fake)
-		ids := []gpu.FieldID{1422, 1423, 1424}
-		r.Pass(ids)
-		if got := passedOf(t, r, devices[0].UUID, ids); got != want {
-			t.Errorf("driver %s gives %q, want %q", driver, got, want)
-		}
+		t.Run(driver, func(t *testing.T) { // which closes the reader: go-nvml's functions are variables, which the next one sets
+			fake.put("driver-version", "driver-version "+driver)
+			r, devices := reader(t, fake)
+			ids := []gpu.FieldID{1422, 1423, 1424}
+			r.Pass(ids)
+			if got := passedOf(t, r, devices[0].UUID, ids); got != want {
+				t.Errorf("driver %s gives %q, want %q", driver, got, want)
+			}
+		})
 	}
 }
 
