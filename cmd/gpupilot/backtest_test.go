@@ -211,11 +211,14 @@ func TestPeersCache(t *testing.T) {
 // A load is replayed as recorded, unless --replicas scales it. The output has the scale.
 func TestBacktestScale(t *testing.T) {
 	args := []string{"--trace", traceFile(t), "--peers", "none", "--seeds", "1"}
-	f := func(want string, scale func(float64) bool, more ...string) {
+	f := func(wants []string, scale func(float64) bool, more ...string) {
 		t.Helper()
 		args := append(slices.Clone(args), more...)
-		if out, err := backtestOut(t, args...); err != nil || !strings.Contains(out, want) {
-			t.Errorf("%v: %v, want %q in\n%s", more, err, want, out)
+		lacks := func(out string) bool {
+			return slices.ContainsFunc(wants, func(want string) bool { return !strings.Contains(out, want) })
+		}
+		if out, err := backtestOut(t, args...); err != nil || lacks(out) {
+			t.Errorf("%v: %v, want %q in\n%s", more, err, wants, out)
 		}
 		out, err := backtestOut(t, append(args, "-o", "json")...)
 		var report struct {
@@ -224,13 +227,12 @@ func TestBacktestScale(t *testing.T) {
 		if err != nil || json.Unmarshal([]byte(out), &report) != nil || len(report.Cases) != 1 || !scale(report.Cases[0].Scale) {
 			t.Errorf("%v: %v, %+v", more, err, report)
 		}
-		if out, err = backtestOut(t, append(args, "-o", "html")...); err != nil || !strings.Contains(out, want) {
-			t.Errorf("%v: %v, want %q on the page", more, err, want)
+		if out, err = backtestOut(t, append(args, "-o", "html")...); err != nil || lacks(out) {
+			t.Errorf("%v: %v, want %q on the page", more, err, wants)
 		}
 	}
-	f("as recorded", func(x float64) bool { return x == 1 })
-	f("by ", func(x float64) bool { return x > 2 }, "--replicas", "8")
-	f("to a peak of 8 replicas", func(x float64) bool { return x > 2 }, "--replicas", "8")
+	f([]string{"as recorded"}, func(x float64) bool { return x == 1 })
+	f([]string{"by ", "to a peak of 8 replicas"}, func(x float64) bool { return x > 2 }, "--replicas", "8")
 }
 
 // The output of --quick says that it is not for publication.
