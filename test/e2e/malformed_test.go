@@ -206,10 +206,11 @@ func TestPendingIsToldInTheirWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), stuck, client.GracePeriodSeconds(0)) })
+	created := stuck.DeepCopy() // a patch does not meet the version of others' writes
 	stuck.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "server", Image: "registry.example/none", State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: `Back-off pulling image "registry.example/none"`},
 	}}}
-	if err := rig.Client.Status().Update(t.Context(), stuck); err != nil {
+	if err := rig.Client.Status().Patch(t.Context(), stuck, client.MergeFrom(created)); err != nil {
 		t.Fatal(err)
 	}
 	rig.Autoscale(t, name, nil)

@@ -253,8 +253,9 @@ func exposePage(t *testing.T, host string, port int32) {
 		}
 		t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), o) })
 	}
+	created := pod.DeepCopy() // a patch does not meet the version of others' writes
 	pod.Status.PodIP, pod.Status.PodIPs = host, []corev1.PodIP{{IP: host}}
-	if err := rig.Client.Status().Update(t.Context(), pod); err != nil {
+	if err := rig.Client.Status().Patch(t.Context(), pod, client.MergeFrom(created)); err != nil {
 		t.Fatal(err)
 	}
 }
