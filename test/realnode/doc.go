@@ -3,6 +3,7 @@
 // Package realnode runs gpupilot-agent on one real Kubernetes node and compares what it says about pods with what the
 // kubelet really did: a kubelet, containerd and runc that start real containers, a device plugin that hands out the
 // agent's GPUs, and the control plane of package cluster, all of it in network, mount and process namespaces of its own.
+// On the same node it counts the requests that scale-downs with spec.drain cut.
 //
 // The tests are behind the build tag e2e:
 //

@@ -22,6 +22,7 @@ type NestedTest struct {
 	Dir     string        // an empty folder for what is built
 	Timeout time.Duration // of the test stage
 	Out     io.Writer     // what the test stage prints
+	Args    []string      // further arguments of the test stage
 }
 
 // Run gets the parts and runs the test stage in new namespaces. An error that wraps
@@ -62,7 +63,8 @@ func (n NestedTest) Run(ctx context.Context) (err error) {
 	runtime.LockOSThread() // the nested process dies with this thread
 	defer runtime.UnlockOSThread()
 	// The test stage ends a little earlier, so that it can say where it was.
-	cmd := Nested(ctx, StageInit, "-test.run=^"+n.Name+"$", "-test.v", "-test.timeout="+(n.Timeout-10*time.Second).String())
+	args := []string{"-test.run=^" + n.Name + "$", "-test.v", "-test.timeout=" + (n.Timeout - 10*time.Second).String()}
+	cmd := Nested(ctx, StageInit, append(args, n.Args...)...)
 	cmd.Env = append(cmd.Env, environ)
 	cmd.Stdout, cmd.Stderr = n.Out, n.Out
 	if err := cmd.Run(); err != nil {

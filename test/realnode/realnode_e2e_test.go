@@ -33,6 +33,12 @@ func TestRealNode(t *testing.T) { runNested(t, "TestOnNode") }
 // runNested runs a test of the test stage and reports its result as ours.
 func runNested(t *testing.T, name string) {
 	t.Helper()
+	runNestedFor(t, name, timeout)
+}
+
+// runNestedFor runs a test of the test stage, which may take longer, with further arguments.
+func runNestedFor(t *testing.T, name string, timeout time.Duration, args ...string) {
+	t.Helper()
 	if CurrentStage() != "" {
 		t.Skip("this is the node's side")
 	}
@@ -41,7 +47,7 @@ func runNested(t *testing.T, name string) {
 	root, err := filepath.Abs("../..")
 	must(t, err)
 	var out bytes.Buffer
-	err = NestedTest{Name: name, Root: root, Dir: t.TempDir(), Timeout: timeout, Out: &out}.Run(ctx)
+	err = NestedTest{Name: name, Root: root, Dir: t.TempDir(), Timeout: timeout, Out: &out, Args: args}.Run(ctx)
 	if out.Len() > 0 {
 		t.Logf("on the node:\n%s", &out)
 	}

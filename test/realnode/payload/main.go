@@ -2,7 +2,7 @@
 
 // Command payload is the only program in the containers of the real node: the sandbox's pause and the pods' workload. It
 // uses no CPU, no network and no files. Once it has printed a line, it ends at once and with status 0 when it is told to.
-// With the argument vllm it has the metrics of a vLLM server.
+// With the argument vllm it answers and counts requests as a vLLM server does, and cuts those in flight when it ends.
 package main
 
 import (
@@ -26,7 +26,8 @@ func main() {
 	<-stop
 }
 
-// serveVLLM serves /metrics on vLLM's port. PUT /running?n=20 sets the requests in flight.
+// serveVLLM serves /metrics on vLLM's port. POST /v1/completions?takes=4s is a request that takes as long, and
+// PUT /running?n=20 sets the requests in flight.
 func serveVLLM() {
 	var running atomic.Int64
 	mux := http.NewServeMux()
@@ -35,6 +36,20 @@ func serveVLLM() {
 			"vllm:num_requests_running": float64(running.Load()), "vllm:num_requests_waiting": 0, "vllm:kv_cache_usage_perc": 0.1,
 		} {
 			fmt.Fprintf(w, "# TYPE %s gauge\n%s{engine=\"0\",model_name=\"chat\"} %g\n", name, name, value)
+		}
+	})
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
+		takes, err := time.ParseDuration(r.FormValue("takes"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		running.Add(1)
+		defer running.Add(-1)
+		select {
+		case <-time.After(takes):
+			fmt.Fprint(w, "done")
+		case <-r.Context().Done():
 		}
 	})
 	mux.HandleFunc("PUT /running", func(_ http.ResponseWriter, r *http.Request) {
