@@ -29,8 +29,8 @@ func TestSequentialPackagesStartNoGoroutine(t *testing.T) {
 		t.Fatal("the Makefile has no list SEQUENTIAL")
 	}
 	packages := strings.Fields(string(m[1]))
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-test", "-f",
-		`{{if and .Module .Module.Main}}{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}} {{end}}{{end}}`}, packages...)...)
+	const ours = `{{if and .Module .Module.Main}}{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}} {{end}}{{end}}`
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-test", "-f", ours}, packages...)...)
 	cmd.Dir = ".."
 	out, err := cmd.Output()
 	if err != nil {
