@@ -52,8 +52,8 @@ func TestDrainNode(t *testing.T) {
 	bin, err := filepath.Abs("../../bin")
 	must(t, err)
 	t.Setenv(agentVariable, filepath.Join(bin, "gpupilot-agent")) // which is not needed, and would be built
-	rounds := time.Duration(*drains / len(drainWorkloads()))
-	runNestedFor(t, "TestDrainOnNode", timeout+rounds*(2**longest+time.Minute), fmt.Sprint("-drains=", *drains), fmt.Sprint("-longest=", *longest))
+	rounds := *drains / len(drainWorkloads())
+	runNestedFor(t, "TestDrainOnNode", timeout+time.Duration(rounds)*(2**longest+time.Minute), fmt.Sprint("-drains=", *drains), fmt.Sprint("-longest=", *longest))
 }
 
 // drainWorkloads are the kinds of the workloads that drain: more of them at a time, the more scale-downs there are.
