@@ -144,7 +144,13 @@ SEQUENTIAL := ./internal/scale ./test/policies ./internal/replay/scenario ./inte
 unit: kube all fakes ## vet and the tests that put no load on a control plane; under the race detector, where there are goroutines
 	go vet ./... && go vet -tags e2e,gpu ./...
 	$(call go_test,unit,-race $(QUICK) -timeout 30m $$(go list ./... | grep -vE '/($(subst $(space),|,$(SEQUENTIAL:./%=%)))$$'))
+	@$(MAKE) --no-print-directory -j2 --output-sync unit-sequential unit-modules
+
+# Each is one package at a time for most of its time: they take a core each.
+.PHONY: unit-sequential unit-modules
+unit-sequential:
 	$(call go_test,sequential,$(QUICK) $(SEQUENTIAL))
+unit-modules:
 	$(call go_test,godcgm,-race ./...,test/godcgm)
 	$(call go_test,monitoring,./...,deploy/monitoring)
 	$(call go_test,chart,./...,test/chart)
@@ -160,7 +166,13 @@ LONGEST := ./test/e2e ./test/e2e/lifecycle ./test/e2e/external ./test/e2e/starve
 e2e: kube all fakes bin/lws $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
 	$(call go_test,e2e,-count=1 -p 4 $(QUICK) -tags e2e -timeout 30m $(LONGEST) ./test/e2e/... ./test/realnode ./internal/promql/client ./internal/promql/queries)
 	$(call go_test,fleet,-count=1 $(QUICK) -tags e2e -timeout 10m ./test/fleet)
+	@$(MAKE) --no-print-directory -j2 --output-sync e2e-install e2e-release
+
+# The installation waits for a node for most of its time.
+.PHONY: e2e-install e2e-release
+e2e-release:
 	$(call go_test,release,-count=1 ./...,deploy/release)
+e2e-install:
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH) || echo 'no images: the test that runs them on a node is left out'
 	$(call go_test,install,-count=1 -tags e2e -timeout 15m -run Install ./...,test/chart)
 
