@@ -25,10 +25,11 @@ import (
 )
 
 // Etcd is restored from a backup: the workload has the replicas of that time again, and the
-// versions of all objects are older than those that the controller has seen. Its load is
-// the same. The controller is not restarted, and scales up again. The test ends there: the
-// watches of the simulated kubelets begin after the versions of the new pods, as those of
-// kubelets would, and nobody starts these pods before the kubelets are restarted.
+// versions of all objects are older than those that the controller has seen. The controller
+// is not restarted, and scales up again. The test ends there: the watches of the simulated
+// kubelets begin after the versions of the new pods, as those of kubelets would, and nobody
+// starts these pods before the kubelets are restarted. Nor does anybody end the pods that are
+// younger than the backup, so that the load is more than all of them carry.
 func TestEtcdRestored(t *testing.T) {
 	load := &stack.Load{}
 	s, err := stack.Start(t.Context(), stack.Config{
@@ -68,6 +69,7 @@ func TestEtcdRestored(t *testing.T) {
 	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: "quiet", Name: "age"}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
 		t.Fatalf("after the restore there is an object that is younger than the backup: %v", err)
 	}
+	load.Set(8 * capacity)
 	await("scaled up again", func(n int32) bool { return n > 1 })
 }
 
