@@ -95,6 +95,10 @@ func TestDaysAreReplayedAsMinutes(t *testing.T) {
 	if err != nil || tr.Duration != n*60 {
 		t.Fatalf("%+v, %v", tr, err)
 	}
+	part, err := newReplay(Config{Trace: tr, Model: m, From: 3600, Seconds: 600})
+	if want := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC); err != nil || !part.contender.Start.Equal(want) || !part.contender.HasTimes() {
+		t.Errorf("a part begins at %v, want %v; %v", part.contender.Start, want, err)
+	}
 	r := h.recording()
 	if r.rates[0].PerSecond != 1.5 || r.rates[len(r.rates)-1].PerSecond != 3 || len(r.rates) != n-1 {
 		t.Errorf("%d minutes need %v to %v replicas, want 1.5 to 3", len(r.rates), r.rates[0], r.rates[len(r.rates)-1])

@@ -124,7 +124,7 @@ func widestBounds(policies []policy.Named) (low, high int) {
 	low = int(policies[0].Policy.Min)
 	for i := range policies {
 		p := &policies[i].Policy
-		low, high = min(low, int(p.Min)), max(high, int(p.Max))
+		low, high = min(low, int(p.Min)), max(high, int(policies[i].MostReplicas()))
 	}
 	return max(1, low), high
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
 )
 
 // Report is the result of a study.
@@ -55,6 +56,9 @@ func NewReport(s *Study, cases []Case, untouched []string) *Report {
 	}
 	for i := range s.Ours {
 		r.Notes = append(r.Notes, s.Ours[i].Notes...)
+		if s.High > 0 || slices.ContainsFunc(s.Traces, func(t *trace.Trace) bool { return t.Start.IsZero() }) {
+			r.Notes = append(r.Notes, s.Ours[i].Untimed...)
+		}
 	}
 	isUntouched := func(c Cell) bool {
 		return slices.ContainsFunc(untouched, func(u string) bool { return strings.Contains(c.Trace, u) })

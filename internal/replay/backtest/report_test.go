@@ -76,6 +76,17 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Ours[0].Notes = []string{"ours is replayed without its pair <decode>"}
+	s.Ours[0].Untimed = []string{"ours is replayed without its schedules"}
+	notes := func(high float64, start time.Time, want bool) {
+		t.Helper()
+		s.High, s.Traces[0].Start = high, start
+		if got := NewReport(s, cases, nil).Notes; slices.Contains(got, s.Ours[0].Untimed[0]) != want {
+			t.Errorf("a load from %v on, scaled to %g replicas, has the notes %q", start, high, got)
+		}
+	}
+	notes(0, time.Time{}, true)
+	notes(6, time.Unix(1, 0), true)
+	notes(0, time.Unix(1, 0), false)
 	r := NewReport(s, cases, []string{"nothing"})
 	var table, page, js bytes.Buffer
 	if err := r.Table(&table); err != nil || !strings.Contains(table.String(), "mean (geometric)") || !strings.Contains(table.String(), "note      ours is replayed without its pair <decode>\n") {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
@@ -110,7 +111,12 @@ func newReplay(cfg Config) (*replay, error) {
 		Need: needOf(arrivals, &cfg),
 	}}
 	r.service.Replicas = min(max(cfg.Min, contender.Ceil(initialNeed(r.service.Need)/initialLoad)), cfg.Max)
+	var start time.Time
+	if !cfg.Trace.Start.IsZero() {
+		start = cfg.Trace.Start.Add(time.Duration(cfg.From) * time.Second)
+	}
 	r.contender = contender.Replay{
+		Start: start,
 		Past:  pastOf(&cfg, arrivals.Factor),
 		Model: &r.service.Model, Seed: cfg.Seed, Min: cfg.Min, Max: cfg.Max, Scaled: cfg.Peak > 0,
 		Need: r.service.Need, PeakNeed: r.service.PeakNeed(), Scrape: contender.DefaultScrape, Startup: cfg.Startup.Median,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
@@ -33,7 +34,13 @@ spec:
 // replay replays a rate of requests/s on six replicas, and calls each after each second with the replicas before it.
 func (e *Entry) replay(t *testing.T, seconds int, rate func(now int) float64, each func(d *service.Deployment, now, before int)) {
 	t.Helper()
-	scaler, err := e.New(&Replay{Model: &worker, Min: 1, Max: 8, Startup: 30})
+	e.replayAs(t, Replay{}, seconds, rate, each)
+}
+
+func (e *Entry) replayAs(t *testing.T, r Replay, seconds int, rate func(now int) float64, each func(d *service.Deployment, now, before int)) {
+	t.Helper()
+	r.Model, r.Min, r.Max, r.Startup = &worker, 1, 8, 30
+	scaler, err := e.New(&r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,6 +164,49 @@ func TestReplaySaysWhatItLeavesOut(t *testing.T) {
 	}
 	f("drain: {maxSeconds: 60}")
 	f(`pair: {with: decode, ratio: {min: "0.25", max: "1"}}`, "chat is replayed without its pair decode: a replay has one workload")
-	f(`schedules: [{name: office, start: "08:00", end: "18:00", minReplicas: 2}]`, "chat is replayed without its schedules and its override")
-	f(`override: {replicas: 2, until: "2026-01-01T00:40:00Z", reason: demo}`, "chat is replayed without its schedules and its override")
+	f(`schedules: [{name: office, start: "08:00", end: "18:00", minReplicas: 2}]`)
+	f(`override: {replicas: 2, until: "2026-01-01T00:40:00Z", reason: demo}`, "chat is replayed without its override")
+}
+
+// A load with times of day is replayed with the schedules of a policy, in their time zone. One without, or a scaled one, is
+// not, and a note says so.
+func TestReplayFollowsSchedules(t *testing.T) {
+	const opens, closes, end = 600, 1200, 1800
+	low := func(int) float64 { return 0.6 }
+	// within returns the replicas half a minute after the schedule begins, and in the minute before that and at the end.
+	within := func(spec string, r Replay, rate func(int) float64) (before, in, after int) {
+		e := chat(t, "behavior: {scaleDown: {stabilizationWindowSeconds: 30}}\n"+spec)
+		e.replayAs(t, r, end, rate, func(d *service.Deployment, now, _ int) {
+			switch now {
+			case opens - 1:
+				before = d.Replicas()
+			case opens + 30:
+				in = d.Replicas()
+			case end:
+				after = d.Replicas()
+			}
+		})
+		return before, in, after
+	}
+	const more = `schedules: [{name: office, timezone: Europe/Berlin, start: "08:00", end: "08:10", minReplicas: 7, leadTime: 0}]`
+	berlin := time.Date(2026, 3, 2, 6, 50, 0, 0, time.UTC) // ten minutes before
+	if before, in, after := within(more, Replay{Start: berlin}, low); before > 4 || in != 7 || after > 4 {
+		t.Errorf("%d, %d and %d replicas, want 7 while the schedule is active", before, in, after)
+	}
+	for _, r := range []Replay{{}, {Start: berlin, Scaled: true}, {Start: berlin.Add(time.Hour)}} {
+		if before, in, after := within(more, r, low); before > 4 || in > 4 || after > 4 {
+			t.Errorf("%+v: %d, %d and %d replicas, want no schedule", r, before, in, after)
+		}
+	}
+	const fewer = `schedules: [{name: night, timezone: Europe/Berlin, start: "08:00", end: "08:10", maxReplicas: 2}]`
+	high := func(int) float64 { return 2 }
+	if before, in, after := within(fewer, Replay{Start: berlin}, high); before <= 2 || in != 2 || after <= 2 {
+		t.Errorf("%d, %d and %d replicas, want 2 while the schedule is active", before, in, after)
+	}
+	if before, in, _ := within(strings.Replace(more, "minReplicas: 7", "minReplicas: 20, maxReplicas: 20", 1), Replay{Start: berlin}, low); before > 4 || in != 8 {
+		t.Errorf("%d and %d replicas, want the 8 that the replay allows", before, in)
+	}
+	if e := chat(t, more); len(e.Untimed) != 1 || !strings.HasPrefix(e.Untimed[0], "chat is replayed without its schedules: ") {
+		t.Errorf("notes %q of a load without times", e.Untimed)
+	}
 }

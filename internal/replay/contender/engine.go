@@ -29,7 +29,7 @@ func NewOurs(name string, p policy.Compiled) Entry {
 		objective = max(objective, p.Policy.Signals[i].Objective)
 	}
 	return Entry{
-		Name: name, Family: Ours, Class: class, Objective: objective, Max: p.Policy.Max, Notes: notesOf(name, &p),
+		Name: name, Family: Ours, Class: class, Objective: objective, Max: p.Policy.Max, Notes: notesOf(name, &p), Untimed: untimedNotesOf(name, &p),
 		New: func(r *Replay) (service.Autoscaler, error) { return newEngine(r, p) },
 	}
 }
@@ -39,8 +39,8 @@ func notesOf(name string, p *policy.Compiled) (out []string) {
 	if p.Pair.With != "" {
 		out = append(out, fmt.Sprintf("%s is replayed without its pair %s: a replay has one workload", name, p.Pair.With))
 	}
-	if len(p.Schedules) > 0 || !p.Override.Until.IsZero() {
-		out = append(out, name+" is replayed without its schedules and its override")
+	if !p.Override.Until.IsZero() {
+		out = append(out, name+" is replayed without its override")
 	}
 	if p.Actuation == v1alpha1.ActuationHPA {
 		out = append(out, fmt.Sprintf("%s sets replicas through a HorizontalPodAutoscaler, which syncs every %d s", name, directLag().Sync))
@@ -49,6 +49,14 @@ func notesOf(name string, p *policy.Compiled) (out []string) {
 		out = append(out, name+" may remove replicas as idle: nobody scales it up by hand here, so later requests are missed")
 	}
 	return out
+}
+
+// untimedNotesOf says what of a policy is left out if the times of day of the load are unknown.
+func untimedNotesOf(name string, p *policy.Compiled) []string {
+	if len(p.Schedules) == 0 {
+		return nil
+	}
+	return []string{name + " is replayed without its schedules: they need a load with times of day, as --from-cluster and --query have, that is not scaled"}
 }
 
 // NewOursAtModelLimits is like NewOurs, but replaces the latency limits of the policy by
@@ -97,10 +105,13 @@ func withoutQueries(p policy.Compiled) policy.Compiled {
 type engine struct {
 	policy        scale.Policy
 	sources       []source
-	countArrivals []bool        // by source
-	inFlight      source        // the requests of a pod; nil: no signal counts them
-	sync          *Lag          // of the HorizontalPodAutoscaler that sets the replicas; nil: they are set at once
-	givenStartup  time.Duration // from the policy; 0: learned
+	countArrivals []bool           // by source
+	inFlight      source           // the requests of a pod; nil: no signal counts them
+	sync          *Lag             // of the HorizontalPodAutoscaler that sets the replicas; nil: they are set at once
+	givenStartup  time.Duration    // from the policy; 0: learned
+	schedules     *policy.Compiled // nil: none
+	most          int32            // replicas, also of a schedule
+	start         time.Time        // of the replay
 
 	past     []promise.Load
 	state    scale.State
@@ -125,7 +136,10 @@ func newEngine(r *Replay, compiled policy.Compiled) (*engine, error) {
 	}
 	e := &engine{policy: compiled.Policy, givenStartup: compiled.Policy.Startup, rules: map[scale.Rule]int{}}
 	e.policy.Min, e.policy.Max = int32(low), int32(high)
-	e.past = r.Past
+	e.past, e.start, e.most = r.Past, time.Unix(0, 0), int32(r.Max)
+	if len(compiled.Schedules) > 0 && r.HasTimes() {
+		e.schedules, e.start = &policy.Compiled{Schedules: compiled.Schedules}, r.Start
+	}
 	if compiled.Actuation == v1alpha1.ActuationHPA {
 		sync := directLag().withPhases(r.Seed)
 		e.sync = &sync
@@ -173,7 +187,13 @@ func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 		e.policy.Startup, e.policy.TypicalStartup = d.Starts().Quantile(0.95), d.Starts().Quantile(0.75)
 	}
 	e.observe(d, now)
-	decision, state := scale.Decide(e.policy, e.obs, e.state, timeOf(now))
+	at, p := e.timeOf(now), e.policy
+	if e.schedules != nil {
+		e.schedules.Apply(&p, at, at)
+		p.Max = min(p.Max, e.most)
+		p.Min = min(p.Min, p.Max)
+	}
+	decision, state := scale.Decide(p, e.obs, e.state, at)
 	e.state = state
 	if now == 1 {
 		e.state = scale.Recall(e.policy, e.state, func(int, time.Time, time.Time) []promise.Load { return e.past })
@@ -193,11 +213,13 @@ func (e *engine) Decide(d *service.Deployment, now int) (int, []string) {
 func (e *engine) Leave() []string { return e.last.Leave }
 
 // timeOf returns the time of a second of the replay.
-func timeOf(second int) time.Time { return time.Unix(int64(second), 0) }
+func (e *engine) timeOf(second int) time.Time {
+	return e.start.Add(time.Duration(second) * time.Second)
+}
 
 // observe fills in the observation.
 func (e *engine) observe(d *service.Deployment, now int) {
-	s, at := d.At(now-scrapeDelay), timeOf(now-scrapeDelay)
+	s, at := d.At(now-scrapeDelay), e.timeOf(now-scrapeDelay)
 	e.obs.Replicas = int32(d.Replicas())
 	e.obs.Pods = e.obs.Pods[:0]
 	n := len(e.sources)
@@ -222,11 +244,11 @@ func (e *engine) observe(d *service.Deployment, now int) {
 			since = p.Bound
 		}
 		r := scale.Replica{
-			Name: p.Name, Phase: phaseOf(p.Phase), Since: timeOf(int(since)), Readings: readings, Paces: paces, Arrivals: arrivals, Gated: true,
+			Name: p.Name, Phase: phaseOf(p.Phase), Since: e.timeOf(int(since)), Readings: readings, Paces: paces, Arrivals: arrivals, Gated: true,
 		}
 		if p.Phase == service.Serving && p.LeftAt > 0 {
 			v, ok := e.inFlight.value(x)
-			r.Phase, r.Since, r.Out, r.InFlight = scale.Leaving, timeOf(int(p.LeftAt)), true, scale.Reading{Value: v, At: at, OK: ok}
+			r.Phase, r.Since, r.Out, r.InFlight = scale.Leaving, e.timeOf(int(p.LeftAt)), true, scale.Reading{Value: v, At: at, OK: ok}
 		}
 		e.obs.Pods = append(e.obs.Pods, r)
 	}

@@ -3,6 +3,8 @@
 package contender
 
 import (
+	"time"
+
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
@@ -21,8 +23,9 @@ type Entry struct {
 
 	Max int32 // maxReplicas of our policy; 0: unknown
 
-	// Notes says in what the replay of our policy differs from a cluster.
-	Notes []string
+	// Notes says in what the replay of our policy differs from a cluster, and Untimed also does where
+	// Replay.HasTimes is false.
+	Notes, Untimed []string
 
 	// Rates is true if a peer reads rates of the server.
 	Rates bool
@@ -45,6 +48,7 @@ type Replay struct {
 	// Scaled reports whether the load is scaled. The bounds of a policy are not applied to
 	// a scaled load.
 	Scaled   bool
+	Start    time.Time      // of the recorded load; zero: unknown
 	Need     []float64      // replicas that the load needs, per bin of service.NeedSeconds
 	PeakNeed float64        // highest need after the warm-up
 	Past     []promise.Load // the load before, in steps of promise.StepSeconds
@@ -54,6 +58,9 @@ type Replay struct {
 	// Startup is the median time of a start, in seconds, for peers that are configured with it.
 	Startup float64
 }
+
+// HasTimes reports whether schedules bound a policy.
+func (r *Replay) HasTimes() bool { return !r.Scaled && !r.Start.IsZero() }
 
 // Family is a kind of autoscaler.
 type Family string

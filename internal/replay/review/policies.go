@@ -26,7 +26,7 @@ var objectives = []float64{0.9, 0.95, 0.99, 0.995, 0.999}
 func (p *plan) addPolicies(own policy.Compiled, recorded *record) (low, high int) {
 	low, high = int(own.Policy.Min), int(own.Policy.Max)
 	add := func(name string, c policy.Compiled) {
-		low, high = min(low, int(c.Policy.Min)), max(high, int(c.Policy.Max))
+		low, high = min(low, int(c.Policy.Min)), max(high, int(c.MostReplicas()))
 		p.entries = append(p.entries, contender.NewOurs(name, c))
 		p.entries[len(p.entries)-1].Name = name
 	}

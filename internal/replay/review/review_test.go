@@ -102,6 +102,18 @@ func TestReplay(t *testing.T) {
 	f(strings.Join(b.Notes, " "), `The load is what .* miss over 2\.5 s to the first token or 50 ms between tokens\. A start takes 120 s at the median, and a replica has 2 GPUs\. This policy is replayed without its pair decode: a replay has one workload\. More of it.* --from-cluster llm/chat\.`)
 }
 
+// Schedules bound the replicas at the times at which the load was recorded, also above the maximum of the spec.
+func TestReplayFollowsSchedules(t *testing.T) {
+	a := object(t, `{preset: vllm, slo: {interTokenLatency: 50ms, timeToFirstToken: 2500ms}}`, `schedules: [{name: all, start: "00:00", end: "00:00", minReplicas: 14, maxReplicas: 14}]`)
+	b, err := replay(t, a, recordedMinutes(90, "vllm requests", 1.5), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own := b.Policies[0]; math.Abs(own.GPUHours-1.5*14*2) > 1 || strings.Contains(strings.Join(b.Notes, " "), "schedules") {
+		t.Errorf("%s takes %g GPU-hours in 1.5 hours, want those of 14 replicas with two GPUs; notes %q", own.Name, own.GPUHours, b.Notes)
+	}
+}
+
 // What a policy is compared with depends on what it has.
 func TestPoliciesToCompareWith(t *testing.T) {
 	f := func(want string, low, high int, a *v1alpha1.GPUAutoscaler, busy bool) {

@@ -41,7 +41,7 @@ func FromRates(name string, rates []Rate, s Sampling) (*Trace, error) {
 	if n < 2 || n > maxSteps {
 		return nil, fmt.Errorf("%s: rates from %v to %v: want 2 to %d steps of %v", name, first, last, maxSteps, s.Step)
 	}
-	t := &Trace{Name: name, Kind: Windows, windows: make([]window, n)}
+	t := &Trace{Name: name, Kind: Windows, Start: first, windows: make([]window, n)}
 	for i := range t.windows {
 		t.windows[i] = window{start: float64(i) * s.Step.Seconds(), interarrival: exponential, prompt: s.Prompt, output: s.Output, gap: true}
 	}

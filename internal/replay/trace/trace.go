@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/csvtable"
 )
@@ -21,7 +22,8 @@ import (
 type Trace struct {
 	Name     string
 	Kind     Kind
-	Duration float64 // seconds
+	Duration float64   // seconds
+	Start    time.Time // when it was recorded; zero: unknown
 
 	requests []Request
 	windows  []window // sorted by start; the rates of windows with one start (clients) add up

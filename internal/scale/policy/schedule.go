@@ -155,6 +155,19 @@ func (c *Compiled) applySchedules(p *scale.Policy, now time.Time) (active []stri
 	return active
 }
 
+// MostReplicas is the highest maximum at any time: that of the spec, or a schedule's bound above it.
+func (c *Compiled) MostReplicas() int32 {
+	n := c.Policy.Max
+	for i := range c.Schedules {
+		for _, bound := range []*int32{c.Schedules[i].least, c.Schedules[i].most} {
+			if bound != nil {
+				n = max(n, *bound)
+			}
+		}
+	}
+	return n
+}
+
 // leadOf is how long before a window replicas have to be created to serve when it starts.
 func leadOf(p *scale.Policy) time.Duration {
 	if p.Startup <= 0 {
