@@ -46,7 +46,7 @@ const (
 )
 
 // TestDrainNode scales servers of a real kubelet down while they have requests: none is cut, and no scale-down takes longer
-// than the longest request.
+// than maxSeconds of drain, which is the longest request and drainMargin.
 func TestDrainNode(t *testing.T) {
 	skipIfUnavailable(t, CheckPodNetwork())
 	bin, err := filepath.Abs("../../bin")

@@ -123,8 +123,8 @@ func DefaultPolicies() (policies []policy.Named, entries []contender.Entry, err 
 func widestBounds(policies []policy.Named) (low, high int) {
 	low = int(policies[0].Policy.Min)
 	for i := range policies {
-		p := &policies[i].Policy
-		low, high = min(low, int(p.Min)), max(high, int(policies[i].MostReplicas()))
+		p := &policies[i]
+		low, high = min(low, int(p.Policy.Min)), max(high, int(p.MostReplicas()))
 	}
 	return max(1, low), high
 }

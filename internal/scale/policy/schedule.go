@@ -155,14 +155,12 @@ func (c *Compiled) applySchedules(p *scale.Policy, now time.Time) (active []stri
 	return active
 }
 
-// MostReplicas is the highest maximum at any time: that of the spec, or a schedule's bound above it.
+// MostReplicas is the highest maximum at any time: that of the spec, or a schedule's above it. No minimum is higher.
 func (c *Compiled) MostReplicas() int32 {
 	n := c.Policy.Max
 	for i := range c.Schedules {
-		for _, bound := range []*int32{c.Schedules[i].least, c.Schedules[i].most} {
-			if bound != nil {
-				n = max(n, *bound)
-			}
+		if most := c.Schedules[i].most; most != nil {
+			n = max(n, *most)
 		}
 	}
 	return n
