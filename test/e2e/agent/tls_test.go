@@ -183,6 +183,13 @@ func TestSecretsRotateUnderLoad(t *testing.T) {
 	var current atomic.Pointer[http.Client]
 	var scrapes atomic.Int64
 	current.Store(scraper(0))
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // until something is collected
+		if _, err := scrape.ReadHealth(t.Context(), current.Load(), *address); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 	for range 4 {
 		all.Go(func() {
 			for ctx.Err() == nil {
