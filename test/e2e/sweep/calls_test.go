@@ -16,6 +16,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,7 +45,8 @@ type scaled struct {
 }
 
 // scenario is what the controller does while its calls are disturbed: it scales up and
-// down, drains, applies a GPUExporter, evaluates a MetricQuery, and starts.
+// down, also through HorizontalPodAutoscalers that it owns, creates and deletes, drains,
+// applies a GPUExporter, evaluates a MetricQuery, and starts.
 type scenario struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -55,6 +57,12 @@ type scenario struct {
 	edits   int64
 	slowest time.Duration // from the last disturbance to the replicas that are needed
 }
+
+// actuations are those that edits change to in turn.
+var actuations = [2]v1alpha1.Actuation{v1alpha1.ActuationScale, v1alpha1.ActuationHPA}
+
+// editedWorkloads are those whose actuation is changed.
+var editedWorkloads = [2]string{workloadName(2), workloadName(6)}
 
 func workloadName(i int) string { return fmt.Sprintf("w%02d", i) }
 
@@ -68,11 +76,16 @@ func newScenario(t *testing.T) *scenario {
 		s.all[name] = &scaled{name: name}
 		rig.loads.set(name, low*10)
 		d, a := deployment(space, name, low), autoscalerObject(space, name, name)
-		if i%4 == 1 { // replicas leave the endpoints before they are removed
+		var err error
+		switch i % 4 {
+		case 1: // replicas leave the endpoints before they are removed
 			d.Spec.Template.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: v1alpha1.ReadinessGate}}
-			if err := unstructured.SetNestedField(a.Object, int64(1), "spec", "drain", "maxSeconds"); err != nil {
-				t.Fatal(err)
-			}
+			err = unstructured.SetNestedField(a.Object, int64(1), "spec", "drain", "maxSeconds")
+		case 2:
+			err = unstructured.SetNestedField(a.Object, string(v1alpha1.ActuationHPA), "spec", "actuation")
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 		create(t, d, a)
 	}
@@ -221,15 +234,18 @@ func (s *scenario) start() {
 	s.t.Fatal("the controller does not start")
 }
 
-// edit changes the specs of the GPUExporter and of the MetricQuery.
+// edit changes the specs of the GPUExporter and of the MetricQuery, and who sets the
+// replicas of some workloads.
 func (s *scenario) edit() {
 	s.edits++
 	for _, x := range []struct{ kind, name, spec string }{
 		{"GPUExporter", space, fmt.Sprintf(`{"podAnnotations":{"test.gpupilot.dev/edit":"%d"},"discovery":%q}`, s.edits, []string{"Labels", "Probe"}[s.edits%2])},
 		{"MetricQuery", "depth", fmt.Sprintf(`{"metricName":"depth_%d"}`, s.edits)},
+		{"GPUAutoscaler", editedWorkloads[0], fmt.Sprintf(`{"actuation":%q}`, actuations[s.edits%2])},
+		{"GPUAutoscaler", editedWorkloads[1], fmt.Sprintf(`{"actuation":%q}`, actuations[(s.edits+1)%2])},
 	} {
 		u := object(x.kind, "", x.name, "{}")
-		if x.kind == "MetricQuery" {
+		if x.kind != "GPUExporter" {
 			u.SetNamespace(space)
 		}
 		if err := rig.Client.Patch(s.t.Context(), u, client.RawPatch(types.MergePatchType, []byte(`{"spec":`+x.spec+`}`))); err != nil {
@@ -257,6 +273,13 @@ func (s *scenario) edited(plans []*plan) {
 			}
 			if seen, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); seen != u.GetGeneration() {
 				return fmt.Errorf("the status of %s %s is about generation %d, not %d", x.kind, x.name, seen, u.GetGeneration())
+			}
+		}
+		for i, name := range editedWorkloads {
+			h := &autoscalingv2.HorizontalPodAutoscaler{}
+			err := client.IgnoreNotFound(rig.Client.Get(s.t.Context(), client.ObjectKey{Namespace: space, Name: "gpupilot-" + name}, h))
+			if want := actuations[(s.edits+int64(i))%2] == v1alpha1.ActuationHPA; err != nil || (h.UID != "") != want {
+				return fmt.Errorf("the HorizontalPodAutoscaler of %s exists: %v, want %v (%v)", name, h.UID != "", want, err)
 			}
 		}
 		probe := &appsv1.DaemonSet{}

@@ -76,7 +76,7 @@ func withStack(m *testing.M) (int, error) {
 	defer rig.standby.close()
 	proxies := []*proxy{rig.proxy, rig.standby}
 	s, err := stack.Start(context.Background(), stack.Config{
-		Nodes: 2, NoAgents: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Nodes: 2, NoAgents: true, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		ControllerArgs: []string{
 			"--prometheus-url", "http://" + backend.Addr().String(), "--external-metrics", "--queries-per-namespace", "1000", "--agent-image", stack.AgentImage,
 		},
