@@ -56,11 +56,11 @@ func TestDrainNode(t *testing.T) {
 	runNestedFor(t, "TestDrainOnNode", timeout+time.Duration(rounds)*(2**longest+time.Minute), fmt.Sprint("-drains=", *drains), fmt.Sprint("-longest=", *longest))
 }
 
-// drainWorkloads are the kinds of the workloads that drain: more of them at a time, the more scale-downs there are.
+// drainWorkloads are the kinds of the workloads that drain beside each other: one for 16 scale-downs, from 3 to 12.
 func drainWorkloads() []string {
 	kinds := []string{"Deployment", "StatefulSet", "Deployment"}
-	if *drains > 30 {
-		kinds = append(kinds, kinds...)
+	for len(kinds) < min(*drains/16, 12) {
+		kinds = append(kinds, kinds[len(kinds)-3])
 	}
 	return kinds
 }
