@@ -17,14 +17,20 @@ import (
 // chat returns a policy on requests with further lines of its spec.
 func chat(t *testing.T, spec string) Entry {
 	t.Helper()
+	return scaledBy(t, "[{name: requests, preset: vllm}]", spec)
+}
+
+// scaledBy returns a policy with these signals and further lines of its spec.
+func scaledBy(t *testing.T, signals, spec string) Entry {
+	t.Helper()
 	all, err := policy.Parse("policy", fmt.Appendf(nil, `
 kind: GPUAutoscaler
 spec:
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: chat}
   maxReplicas: 8
-  signals: [{preset: vllm}]
+  signals: %s
   %s
-`, strings.ReplaceAll(spec, "\n", "\n  ")))
+`, signals, strings.ReplaceAll(spec, "\n", "\n  ")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +98,64 @@ func TestReplayDrains(t *testing.T) {
 	}
 	if busy, fell := deleted(""); busy == 0 || fell == 0 {
 		t.Errorf("without drain: %d seconds of deleted pods with requests, %d scale-downs", busy, fell)
+	}
+}
+
+// In a replay the formula decides, and not the signal that asks for the most replicas.
+func TestReplayFollowsAFormula(t *testing.T) {
+	last := func(formula string) (replicas int) {
+		e := chat(t, "behavior: {scaleDown: {stabilizationWindowSeconds: 30}}\n"+formula)
+		e.replay(t, 900, func(int) float64 { return 0.6 }, func(d *service.Deployment, _, _ int) { replicas = d.Replicas() })
+		return replicas
+	}
+	plain := last("")
+	if plain < 1 || plain > 4 {
+		t.Fatalf("%d replicas without a formula: the test cannot fail", plain)
+	}
+	if got := last("formula: requests.replicas + 4.0"); got < plain+3 || got > plain+4 {
+		t.Errorf("%d replicas, want 4 more than requests take, which is %d rounded up", got, plain)
+	}
+	if got := last("formula: max(requests.replicas, 5.0)"); got != 5 {
+		t.Errorf("%d replicas, want 5", got)
+	}
+}
+
+// Queries are not replayed, and neither is a formula over them: the other signals decide.
+func TestReplayLeavesOutAFormulaOfQueries(t *testing.T) {
+	const query, busy = `{name: queue, query: {promql: sum(w)}, target: {value: "5"}}`, `{name: gpu-use, gpu: {metric: Utilization}, target: {value: "60"}}`
+	end := func(signals, formula string) (replicas int, notes []string) {
+		e := scaledBy(t, signals, formula)
+		e.replay(t, 600, func(int) float64 { return 2 }, func(d *service.Deployment, _, _ int) { replicas = d.Replicas() })
+		return replicas, e.Notes
+	}
+	want, _ := end("["+busy+"]", "")
+	for _, signals := range []string{query + ", " + busy, busy + ", " + query} {
+		got, notes := end("["+signals+"]", "formula: queue.replicas + 0.5 * gpu_use.replicas")
+		if got != want || len(notes) != 1 || !strings.Contains(notes[0], "without its formula, which combines queries") {
+			t.Errorf("%d replicas, want %d; notes %q", got, want, notes)
+		}
+	}
+}
+
+// In a replay the policies of steps hold: one replica at a time, and the time between two of them.
+func TestReplayFollowsSteps(t *testing.T) {
+	const steps = `behavior:
+  scaleUp: {policies: [{type: Pods, value: 1, periodSeconds: 60}]}
+  scaleDown: {tolerance: 500m, stabilizationWindowSeconds: 60, policies: [{type: Pods, value: 1, periodSeconds: 60}]}`
+	e := scaledBy(t, `[{gpu: {metric: Utilization}, target: {value: "60"}}]`, steps)
+	last, changes := -60, 0
+	e.replay(t, 2400, falls, func(d *service.Deployment, now, before int) {
+		n := d.Replicas()
+		if n == before {
+			return
+		}
+		if changes++; n-before > 1 || before-n > 1 || now-last < 60 {
+			t.Errorf("%d to %d replicas at %d s, the last change was at %d s", before, n, now, last)
+		}
+		last = now
+	})
+	if changes < 2 {
+		t.Errorf("%d changes", changes)
 	}
 }
 

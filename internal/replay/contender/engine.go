@@ -17,7 +17,7 @@ import (
 // NewOurs returns GPUPilot's engine with a policy. Its class is OnGPU if the policy reads
 // only GPUs.
 func NewOurs(name string, p policy.Compiled) Entry {
-	class, all := OnGPU, len(p.Sources)
+	class, all, formula := OnGPU, len(p.Sources), p.Policy.Formula
 	if p = withoutQueries(p); len(p.Sources) < all {
 		name += ", without its queries"
 	}
@@ -28,8 +28,12 @@ func NewOurs(name string, p policy.Compiled) Entry {
 		}
 		objective = max(objective, p.Policy.Signals[i].Objective)
 	}
+	notes := notesOf(name, &p)
+	if formula != nil && p.Policy.Formula == nil {
+		notes = append(notes, name+" is replayed without its formula, which combines queries: the signal that asks for the most replicas decides")
+	}
 	return Entry{
-		Name: name, Family: Ours, Class: class, Objective: objective, Max: p.Policy.Max, Notes: notesOf(name, &p), Untimed: untimedNotesOf(name, &p),
+		Name: name, Family: Ours, Class: class, Objective: objective, Max: p.Policy.Max, Notes: notes, Untimed: untimedNotesOf(name, &p),
 		New: func(r *Replay) (service.Autoscaler, error) { return newEngine(r, p) },
 	}
 }
@@ -83,7 +87,7 @@ func NewOursAtModelLimits(name string, p policy.Compiled) Entry {
 
 // withoutQueries returns the policy without its PromQL signals, unless it has no others.
 // They are not simulated. Then no signal can scale from zero, so at least one replica is
-// kept.
+// kept, and a formula, which is over the signals by their index, lacks terms.
 func withoutQueries(p policy.Compiled) policy.Compiled {
 	var signals []scale.Signal
 	var sources []policy.Source
@@ -95,7 +99,7 @@ func withoutQueries(p policy.Compiled) policy.Compiled {
 	if len(sources) == 0 || len(sources) == len(p.Sources) {
 		return p
 	}
-	p.Policy.Signals, p.Sources = signals, sources
+	p.Policy.Signals, p.Sources, p.Policy.Formula = signals, sources, nil
 	p.Policy.Min = max(p.Policy.Min, 1)
 	return p
 }

@@ -44,7 +44,7 @@ func (c *converter) modifiers(in *scaledObject) {
 	}
 	const field = "spec.advanced.scalingModifiers"
 	m, spec := a.Modifiers, &c.result.Object.Spec
-	c.result.unsimulated(field, "the formula is not simulated for KEDA: the triggers are, each by itself")
+	c.result.unsimulated(field, "the formula is not simulated: the triggers are, each by itself")
 	lose := func(format string, args ...any) {
 		c.result.lose(field, "the formula %q: %s. Without it, the signal that asks for the most replicas decides", excerptOf(m.Formula), fmt.Sprintf(format, args...))
 	}

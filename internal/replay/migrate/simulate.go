@@ -15,7 +15,7 @@ import (
 
 // Policy returns the equivalent GPUAutoscaler for a replay. Queries that add up or average
 // metrics of the simulated service are replaced by these metrics. Signals that the service
-// does not have are left out, as in the replayed original.
+// does not have are left out, as in the replayed original, and so is a formula.
 func (r *Result) Policy() (policy.Named, error) {
 	c, err := policy.Compile(r.Object)
 	if err != nil {
@@ -33,6 +33,7 @@ func (r *Result) Policy() (policy.Named, error) {
 			signals, sources = append(signals, c.Policy.Signals[i]), append(sources, s)
 		}
 	}
+	c.Policy.Formula = nil // it is over the totals of queries, which are replaced or left out
 	c.Policy.Signals, c.Sources = signals, sources
 	c.Policy.Min = max(c.Policy.Min, 1) // nothing but a query can scale from zero
 	return policy.Named{Compiled: c, Name: r.Name}, nil

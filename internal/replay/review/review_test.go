@@ -114,6 +114,15 @@ func TestReplayFollowsSchedules(t *testing.T) {
 	}
 }
 
+// A formula over a query is not replayed, and that is said: the controller lives on.
+func TestReplayLeavesOutAFormulaOfQueries(t *testing.T) {
+	a := object(t, `{name: queue, query: {promql: sum(w)}, target: {value: "5"}}, {name: busy, pods: {metric: "vllm:num_requests_running"}, target: {value: "8"}}`, "formula: queue.replicas + busy.replicas")
+	b, err := replay(t, a, recordedMinutes(90, "busy", 1.5), 0)
+	if err != nil || !strings.Contains(strings.Join(b.Notes, " "), "is replayed without its formula, which combines queries") {
+		t.Errorf("%v, notes %q", err, b.Notes)
+	}
+}
+
 // What a policy is compared with depends on what it has.
 func TestPoliciesToCompareWith(t *testing.T) {
 	f := func(want string, low, high int, a *v1alpha1.GPUAutoscaler, busy bool) {
