@@ -12,6 +12,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/scale/peers"
@@ -165,8 +166,8 @@ func TestScalingModifiers(t *testing.T) {
 			t.Errorf("%s: %q, want %q", modifiers, r.Object.Spec.Formula, want)
 		}
 		wantNotes(t, r, note)
-		if _, err := policy.Compile(r.Object); err != nil {
-			t.Errorf("%s: %v", modifiers, err)
+		if p, err := r.Policy(); err != nil || p.Compiled.Policy.Formula != nil {
+			t.Errorf("%s: %v, replayed with the formula: %v", modifiers, err, p.Compiled.Policy.Formula != nil)
 		}
 	}
 	f(`{formula: a + 2 * b, target: "5"}`, "a b", "(a.value + 2 * b.value) / 5", "spec.advanced.scalingModifiers: formula: ")
@@ -262,10 +263,44 @@ func TestScaledObjectCases(t *testing.T) {
 	f(`triggers: [{type: cpu, metricType: Utilization, metadata: {value: "50"}}]`, "true spec.triggers[0].target: a percentage")
 	r = f(`triggers: [{type: memory, metricType: AverageValue, metadata: {value: 1Gi}}]`)
 	wantSignals(t, r, `query sum(container_memory_working_set_bytes{namespace="ml",pod=~"a-.*",container!=""}) AverageValue 1Gi activation 0`)
-	r, err := Convert(Document{KindScaledObject, []byte(`{metadata: {name: a, annotations: {autoscaling.keda.sh/paused: "true"}}, spec: {scaleTargetRef: {name: a}, ` + query + `}}`)}, Options{})
-	if err != nil || r.Object.Spec.Actuation != "Advise" {
-		t.Errorf("a paused object: %v, %v", r.Object.Spec.Actuation, err)
+}
+
+// The annotations that pause a ScaledObject, or one of its directions, have equivalents. KEDA takes what is no boolean
+// for true.
+func TestPausedScaledObjects(t *testing.T) {
+	f := func(annotation, want string) {
+		t.Helper()
+		r, err := Convert(Document{KindScaledObject, []byte(`{metadata: {name: a, annotations: {autoscaling.keda.sh/` + annotation + `}}, spec: {scaleTargetRef: {name: a},
+			advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 7}}}},
+			triggers: [{type: prometheus, metadata: {query: up, threshold: "1"}}]}}`)}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules := func(x *v1alpha1.ScalingRules) string {
+			if x == nil {
+				return "none"
+			}
+			window, selected := "", ""
+			if x.StabilizationWindowSeconds != nil {
+				window = fmt.Sprint(*x.StabilizationWindowSeconds)
+			}
+			if x.SelectPolicy != nil {
+				selected = *x.SelectPolicy
+			}
+			return window + selected
+		}
+		b := r.Object.Spec.Behavior
+		if got := fmt.Sprint(r.Object.Spec.Actuation, " up ", rules(b.ScaleUp), " down ", rules(b.ScaleDown)); got != want {
+			t.Errorf("%s: %q, want %q", annotation, got, want)
+		}
 	}
+	f(`paused: "true"`, "Advise up none down 7")
+	f(`paused: "yes"`, "Advise up none down 7")
+	f(`paused: "0"`, " up none down 7")
+	f(`paused-replicas: "3"`, "Advise up none down 7")
+	f(`paused-scale-in: "true"`, " up none down 7Disabled")
+	f(`paused-scale-out: "true"`, " up Disabled down 7")
+	f(`paused-scale-in: "false"`, " up none down 7")
 }
 
 func TestSourceOfQuery(t *testing.T) {

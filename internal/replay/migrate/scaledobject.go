@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -90,7 +91,7 @@ func convertScaledObject(text []byte, o Options) (*Result, error) {
 	}
 	r.timing(&in)
 	r.annotations(in.Metadata.Annotations)
-	r.advanced(s.Advanced)
+	r.advanced(s.Advanced, in.Metadata.Annotations)
 	r.fallback(s.Fallback)
 	c := converter{result: r, options: o, namespace: in.Metadata.Namespace, zeroIfMissing: true, named: map[string]int{}}
 	for i := range s.Triggers {
@@ -127,31 +128,54 @@ func (r *Result) timing(in *scaledObject) {
 
 // annotations is about KEDA's annotations.
 func (r *Result) annotations(a map[string]string) {
-	for _, key := range []string{"autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"} {
-		if value, ok := a[key]; ok && value != "false" {
-			r.Object.Spec.Actuation = v1alpha1.ActuationAdvise
-			r.note("metadata.annotations", "%s: the GPUAutoscaler is in advice mode (actuation: Advise)", key)
-			return
-		}
+	if _, holds := a["autoscaling.keda.sh/paused-replicas"]; holds || isSet(a, "autoscaling.keda.sh/paused") {
+		r.Object.Spec.Actuation = v1alpha1.ActuationAdvise
+		r.note("metadata.annotations", "KEDA is paused: the GPUAutoscaler is in advice mode (actuation: Advise)")
 	}
-	for key := range a {
-		if strings.HasPrefix(key, "autoscaling.keda.sh/paused-scale") || key == "autoscaling.keda.sh/force-activation" {
-			r.lose("metadata.annotations", "%s; selectPolicy: Disabled in behavior stops one direction", key)
-		}
+	if isSet(a, "autoscaling.keda.sh/force-activation") {
+		r.lose("metadata.annotations", "autoscaling.keda.sh/force-activation: set minReplicas")
 	}
 }
 
-func (r *Result) advanced(a *advanced) {
+// isSet reports whether KEDA takes an annotation for true: it does with what is no boolean.
+func isSet(a map[string]string, key string) bool {
+	value, ok := a[key]
+	is, err := strconv.ParseBool(value)
+	return ok && (is || err != nil)
+}
+
+// withPauses adds the directions that annotations pause, as KEDA does to its HorizontalPodAutoscaler.
+func (r *Result) withPauses(b *v1alpha1.Behavior, a map[string]string) *v1alpha1.Behavior {
+	pause := func(key string, rules func(*v1alpha1.Behavior) **v1alpha1.ScalingRules, field string) {
+		if !isSet(a, key) {
+			return
+		}
+		if b = b.DeepCopy(); b == nil {
+			b = &v1alpha1.Behavior{}
+		}
+		to := rules(b)
+		if *to == nil {
+			*to = &v1alpha1.ScalingRules{}
+		}
+		(*to).SelectPolicy = new("Disabled")
+		r.note("metadata.annotations", "%s: behavior.%s.selectPolicy is Disabled", key, field)
+	}
+	pause("autoscaling.keda.sh/paused-scale-in", func(b *v1alpha1.Behavior) **v1alpha1.ScalingRules { return &b.ScaleDown }, "scaleDown")
+	pause("autoscaling.keda.sh/paused-scale-out", func(b *v1alpha1.Behavior) **v1alpha1.ScalingRules { return &b.ScaleUp }, "scaleUp")
+	return b
+}
+
+func (r *Result) advanced(a *advanced, annotations map[string]string) {
 	var behavior *v1alpha1.Behavior
 	if a != nil && a.HPA != nil {
 		behavior = a.HPA.Behavior
 	}
-	r.setBehavior(behavior, "spec.advanced.horizontalPodAutoscalerConfig.behavior")
+	r.setBehavior(r.withPauses(behavior, annotations), "spec.advanced.horizontalPodAutoscalerConfig.behavior")
 	if a == nil {
 		return
 	}
 	if a.RestoreToOriginal {
-		r.lose("spec.advanced.restoreToOriginalReplicaCount", "a GPUAutoscaler that is deleted leaves the replicas as they are")
+		r.lose("spec.advanced.restoreToOriginalReplicaCount", "a GPUAutoscaler that is deleted leaves the replicas as they are; with onDelete: Restore, it sets those from before it scaled")
 	}
 }
 

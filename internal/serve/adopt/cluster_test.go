@@ -43,6 +43,7 @@ type cluster struct {
 	desired        func(replicas int64) int64 // of the GPUAutoscaler
 	ready          bool
 	controllerDead bool
+	ownedHPA       time.Time // when the GPUAutoscaler last had a HorizontalPodAutoscaler
 
 	lags    map[string]time.Duration // of the caches
 	syncs   map[string]*sync1
@@ -263,11 +264,16 @@ func (c *cluster) ours(now time.Time) {
 			"lastTransitionTime": now.UTC().Format(time.RFC3339),
 		}
 	}
-	c.setStatus("gpuautoscalers/chat", map[string]any{
+	status := map[string]any{
 		"observedGeneration": seen.GetGeneration(), "currentReplicas": c.replicas, "desiredReplicas": c.desired(c.replicas), "servingReplicas": c.replicas, "startingReplicas": int64(0),
 		"conditions":   []any{condition("Ready", able && c.ready), condition("AbleToScale", able)},
 		"lastDecision": map[string]any{"time": now.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), "reason": "Signal", "message": "x"},
-	})
+	}
+	if mode == "HPA" {
+		c.ownedHPA = now
+		status["hpa"] = map[string]any{"name": "gpupilot-chat", "uid": "u"}
+	}
+	c.setStatus("gpuautoscalers/chat", status)
 }
 
 func (c *cluster) setStatus(key string, status map[string]any) {

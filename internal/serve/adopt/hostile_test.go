@@ -5,6 +5,8 @@ package adopt
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
@@ -245,6 +248,30 @@ func TestReleaseGoesBackToAnOwnedHPA(t *testing.T) {
 		if got, _, _ := unstructured.NestedString(c.objects["gpuautoscalers/chat"].Object, "spec", "actuation"); got != "HPA" {
 			t.Errorf("actuation %s, want HPA", got)
 		}
+	})
+}
+
+// KEDA's webhook refuses changes of a ScaledObject whose target another HorizontalPodAutoscaler scales, and
+// believes in a deleted one for a moment.
+func TestReleaseFromAnOwnedHPAToKEDA(t *testing.T) {
+	inCluster(t, 5, kindScaledObject, func(t *testing.T, c *cluster) {
+		if out, err := c.attempt(t, 0, false, adopts(kindScaledObject)); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		c.set(func() {
+			c.refuses = func(method, path string, _ bool) error {
+				if method == http.MethodPatch && path == "scaledobjects/chat" && time.Since(c.ownedHPA) < 5*time.Second {
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "scaledobjects"}, "chat", errors.New("the workload 'chat' of type 'apps/v1.Deployment' is already managed by the hpa 'gpupilot-chat'"))
+				}
+				return nil
+			}
+		})
+		c.change("gpuautoscalers/chat", func(u *unstructured.Unstructured) { setNested(u, "HPA", "spec", "actuation") })
+		time.Sleep(10 * time.Second) // simulated
+		if out, err := c.attempt(t, 0, false, releases()); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		wantReleased(t, c, kindScaledObject)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -19,11 +20,12 @@ import (
 //	ours writes → ours advises → the controller has seen that → old is made again, or starts again
 type release struct {
 	objects
-	deletes    bool // the GPUAutoscaler
-	force      bool // go on although the controller does not confirm
-	keepRecord bool // stop once old scales again
-	checked    bool // the API server would accept the old object
-	done       bool // nothing is left from which that can be seen
+	deletes    bool   // the GPUAutoscaler
+	force      bool   // go on although the controller does not confirm
+	keepRecord bool   // stop once old scales again
+	checked    bool   // the API server would accept the old object
+	ownHPA     string // of the GPUAutoscaler, if it has one
+	done       bool   // nothing is left from which that can be seen
 }
 
 // plan returns the steps that are left.
@@ -34,6 +36,9 @@ func (r *release) plan(ctx context.Context) ([]step, error) {
 	}
 	if r.done && s.ours == nil {
 		return nil, nil
+	}
+	if s.ours != nil && s.ours.Status.HPA != nil {
+		r.ownHPA = s.ours.Status.HPA.Name
 	}
 	if err := r.check(ctx, s); err != nil {
 		return nil, err
@@ -134,9 +139,10 @@ func integer(v any, otherwise int64) int64 {
 }
 
 // checkOld asks the API server, before the GPUAutoscaler stops, whether it accepts what
-// hands back.
+// hands back. KEDA's webhook refuses a ScaledObject beside a HorizontalPodAutoscaler of the
+// GPUAutoscaler, so that is not asked before.
 func (r *release) checkOld(ctx context.Context, s *state) error {
-	if r.checked {
+	if r.checked || r.ownHPA != "" && s.record.Kind == kindScaledObject {
 		return nil
 	}
 	if err := r.restore(ctx, true, s); err != nil {
@@ -153,7 +159,11 @@ func (r *release) restore(ctx context.Context, check bool, s *state) error {
 		query.Del("dryRun")
 	}
 	if s.old != nil {
-		return r.startOld(ctx, query, s.old)
+		err := r.startOld(ctx, query, s.old)
+		if err != nil && r.ownHPA != "" && strings.Contains(err.Error(), r.ownHPA) {
+			return errors.New(err.Error()) // not final: the webhook's cache has the deleted HorizontalPodAutoscaler
+		}
+		return err
 	}
 	query.Set("fieldValidation", "Strict")
 	want := s.record.Saved.object(r.namespace, r.name)
