@@ -366,6 +366,10 @@ func TestRolloutsAtSteadyLoad(t *testing.T) {
 		if rnd.IntN(3) == 0 {
 			c.rollback = time.Duration(1+rnd.IntN(15)) * time.Minute
 		}
+		if i < 12 { // 8 replicas that take ten minutes to start, of each fate and strategy
+			c.n, c.startup, c.fate, c.rollback = 8, 10*time.Minute, fate(i%3), 0
+			c.recreate, c.surge = i/3 == 3, []float64{0, 0.25, 1, 0}[i/3]
+		}
 		r := c.run()
 		most := r.before
 		if c.fate == crashing { // requests pile up, and the old version may serve more of them

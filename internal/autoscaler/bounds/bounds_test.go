@@ -154,6 +154,12 @@ func TestNotable(t *testing.T) {
 	f(true, v1alpha1.ConditionDraining, "True", "Draining")
 	f(true, v1alpha1.ConditionDraining, "False", "NoReadinessGate")
 	f(false, v1alpha1.ConditionDraining, "False", "NotDraining")
+	f(true, v1alpha1.ConditionRollout, "True", "RolloutInProgress")
+	f(false, v1alpha1.ConditionRollout, "False", "NoRollout")
+	f(true, v1alpha1.ConditionPaired, "False", v1alpha1.ReasonPairNotFound)
+	f(false, v1alpha1.ConditionPaired, "True", "Paired")
+	f(true, v1alpha1.ConditionIdle, "True", v1alpha1.ReasonIdleSoon)
+	f(false, v1alpha1.ConditionIdle, "False", "InUse")
 	f(false, v1alpha1.ConditionScalingActive, "False", "NoFreshData")
 	f(true, v1alpha1.ConditionScalingActive, "False", reasonDisabled)
 }

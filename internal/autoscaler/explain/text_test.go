@@ -67,6 +67,32 @@ func TestWriteSaysWhoSetsTheReplicas(t *testing.T) {
 	f(v1alpha1.ActuationHPA, "gpupilot-chat", "\n  HorizontalPodAutoscaler gpupilot-chat sets the desired replicas at its next sync (actuation: HPA)\n")
 }
 
+// What lasts is said: overrides, drains, rollouts, idleness and pairs. So is what a deletion does.
+func TestWriteSaysWhatLasts(t *testing.T) {
+	a := &v1alpha1.GPUAutoscaler{}
+	f := func(want string) {
+		t.Helper()
+		var out strings.Builder
+		if Write(&out, a, time.Now()); !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
+	}
+	for _, c := range []metav1.Condition{
+		{Type: v1alpha1.ConditionOverridden, Status: "True", Reason: "Overridden", Message: "6 replicas until 18:00 (incident 4711)"},
+		{Type: v1alpha1.ConditionDraining, Status: "True", Reason: "Draining", Message: "1 replica leaves"},
+		{Type: v1alpha1.ConditionDraining, Status: "False", Reason: "NoReadinessGate", Message: "the pods declare no gate"},
+		{Type: v1alpha1.ConditionRollout, Status: "True", Reason: "Rollout", Message: "2 of 4 replicas are new"},
+		{Type: v1alpha1.ConditionIdle, Status: "True", Reason: v1alpha1.ReasonIdleSoon, Message: "0 replicas stay at 16:40"},
+		{Type: v1alpha1.ConditionPaired, Status: "False", Reason: v1alpha1.ReasonPairNotFound, Message: "no GPUAutoscaler decode"},
+		{Type: v1alpha1.ConditionScalingLimited, Status: "True", Reason: "BudgetLimit", Message: "the budget is 64 GPUs"},
+	} {
+		a.Status.Conditions = []metav1.Condition{c}
+		f("\n  " + c.Type + " is " + string(c.Status) + " (" + c.Reason + "): " + c.Message + "\n")
+	}
+	a.Spec.OnDelete, a.Status.ReplicasBefore = v1alpha1.OnDeleteRestore, &v1alpha1.ReplicasBefore{Target: "Deployment llm/chat", Replicas: 3}
+	f("\n  when it is deleted, Deployment llm/chat gets 3 replicas again, as before it\n")
+}
+
 func TestWriteChanges(t *testing.T) {
 	now := metav1.NewMicroTime(time.Date(2026, 1, 1, 0, 0, 10, 0, time.UTC))
 	a := &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat"}}

@@ -26,6 +26,7 @@ func lasting() []metav1.Condition {
 		f(v1alpha1.ConditionAbleToScale, "True", "Able", "Deployment chat is scaled by HorizontalPodAutoscaler gpupilot-chat of this GPUAutoscaler"),
 		f(v1alpha1.ConditionOverridden, "True", "Overridden", "6 replicas until 18:00 (incident 4711)"),
 		f(v1alpha1.ConditionRollout, "True", "Rollout", "2 of 4 replicas are new"),
+		f(v1alpha1.ConditionDraining, "True", "Draining", "1 of 4 replicas leaves, at 16:45 at the latest"),
 		f(v1alpha1.ConditionIdle, "True", v1alpha1.ReasonIdleSoon, "0 replicas stay at 16:40, if nobody uses it"),
 		f(v1alpha1.ConditionPaired, "False", v1alpha1.ReasonPairNotFound, "no GPUAutoscaler decode in the namespace"),
 	}
@@ -39,10 +40,10 @@ func bandsOf(d *view.WorkloadDetail) {
 }
 
 var bands = []string{
-	"Overridden True: Overridden", "RolloutInProgress True: Rollout", "Idle True: IdleSoon", "Paired False: " + v1alpha1.ReasonPairNotFound,
+	"Overridden True: Overridden", "RolloutInProgress True: Rollout", "Draining True: Draining", "Idle True: IdleSoon", "Paired False: " + v1alpha1.ReasonPairNotFound,
 }
 
-// The JSON of a workload names the bands of overrides, rollouts, idleness and pairs.
+// The JSON of a workload names the bands of overrides, rollouts, drains, idleness and pairs.
 func TestBandsAreNamed(t *testing.T) {
 	src := newLive()
 	src.detail = bandsOf
