@@ -73,7 +73,7 @@ var otherPrograms = map[string]string{
 		"serviceaccount server-side subresource tail type watch",
 	"helm":                 "create-namespace install no-hooks reset-then-reuse-values reuse-values set",
 	"docker":               "cap-add cap-drop gpus read-only target",
-	"curl":                 "data-urlencode",
+	"curl":                 "data-urlencode retry retry-connrefused",
 	"promtool":             "http",
 	"git":                  "tags",
 	"sha256sum, systemctl": "check ignore-missing now",

@@ -83,6 +83,8 @@ type Agent struct {
 	repaced  chan struct{} // has a value after SetInterval; of capacity 1
 	lastTick atomic.Int64  // UnixNano of the end of the last tick; 0: no tick yet
 
+	lastWait atomic.Int64 // UnixNano of when the loop last looked for the first enumeration
+
 	lastTopology atomic.Pointer[gpu.Topology] // nil: not read
 }
 

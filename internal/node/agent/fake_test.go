@@ -24,6 +24,7 @@ type reader struct {
 	mu           sync.Mutex
 	devices      []gpu.Device
 	err          error                    // of Devices
+	starts       time.Duration            // how long the first call of Devices takes
 	fails        map[string]error         // of Read
 	hangs        map[string]chan struct{} // until closed, Read does not return
 	takes        map[string]time.Duration
@@ -62,6 +63,11 @@ func (r *reader) set(f func()) {
 func (r *reader) Backend() string { return "fake" }
 
 func (r *reader) Devices() ([]gpu.Device, error) {
+	r.mu.Lock()
+	starts := r.starts
+	r.starts = 0
+	r.mu.Unlock()
+	time.Sleep(starts) // the bubble's clock
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.enumerations = append(r.enumerations, time.Now())

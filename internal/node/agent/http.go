@@ -16,11 +16,11 @@ import (
 // Handler is the agent's HTTP surface:
 //
 //	/             what there is, as HTML
-//	/metrics      the exposition
+//	/metrics      the exposition; 503 before the first tick
 //	/health       always 200, as dcgm-exporter's, unless GPUs are required
 //	/healthz      200 while ticks go on, else 503 and the reason: restart me
 //	/readyz       the same; 503 also before the first tick
-//	/api/v1/…     the last snapshot as JSON, see paths
+//	/api/v1/…     the last snapshot as JSON, see paths; 503 before the first tick
 //	/dcgm/…       the same under the paths of NVIDIA's gpu-monitoring-tools
 //	/api/v1/sim   takes the load of simulated GPUs, with --sim-push
 //	/debug/pprof/ profiles of the agent, if they are asked for
@@ -51,7 +51,8 @@ func (a *Agent) Handler() http.Handler {
 }
 
 // alive says why the tick loop cannot be called alive at now; nil if it can.
-// Before the first tick, the time since started counts. Devices do not matter:
+// Before the first tick, the time since started counts, or since the loop
+// looked for the first enumeration. Devices do not matter:
 // they fail alone.
 func (a *Agent) alive(now, started time.Time) error {
 	allowed := gpu.MaxAge(a.Interval())
@@ -60,6 +61,8 @@ func (a *Agent) alive(now, started time.Time) error {
 		last = time.Unix(0, ns)
 	} else if started.IsZero() {
 		return fmt.Errorf("no collection yet")
+	} else if ns := a.lastWait.Load(); ns != 0 {
+		last = time.Unix(0, ns)
 	}
 	if age := now.Sub(last); age > allowed {
 		return fmt.Errorf("the last collection was %s ago, more than %s", age.Round(time.Millisecond), allowed)

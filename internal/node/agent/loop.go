@@ -21,12 +21,18 @@ const (
 	// device is found.
 	minBackoff = time.Second
 	maxBackoff = 30 * time.Second
+	// firstEnumeration is how long the first tick waits for the first
+	// enumeration: a driver that starts takes seconds, and a hung one never
+	// answers. firstPatience is how long it then waits for the first readings.
+	firstEnumeration = 10 * time.Second
+	firstPatience    = time.Second
 	// keepGone is how long a GPU that is no longer enumerated stays listed as
 	// down, so that an alert on it has time to fire.
 	keepGone = 10 * time.Minute
 )
 
-// errStarting is the snapshot's error until the first enumeration returns.
+// errStarting is the snapshot's error while the first enumeration takes longer
+// than firstEnumeration.
 var errStarting = errors.New("the GPUs are still being enumerated")
 
 // errSilent is the error of a device whose read has not returned for
@@ -85,8 +91,7 @@ func newLoop(a *Agent) *loop {
 }
 
 func (l *loop) run(ctx context.Context) {
-	l.enumerate(time.Now())
-	l.await(ctx, time.Now(), func() bool { return l.enumerating })
+	l.start(ctx)
 	l.tick(ctx)
 	timer := time.NewTimer(l.untilTick())
 	defer timer.Stop()
@@ -98,8 +103,23 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
+// start waits for the first enumeration, for up to firstEnumeration: until then
+// there is nothing to show. Its failure is something to show.
+func (l *loop) start(ctx context.Context) {
+	began := time.Now()
+	l.enumerate(began)
+	for l.enumerating && ctx.Err() == nil && time.Since(began) < firstEnumeration {
+		now := time.Now()
+		l.lastWait.Store(now.UnixNano())
+		l.awaitFor(ctx, now, time.Second, func() bool { return l.enumerating })
+	}
+}
+
 // patience returns how long a tick waits for answers.
 func (l *loop) patience() time.Duration {
+	if l.lastTick.Load() == 0 {
+		return firstPatience
+	}
 	return min(max(l.Interval()/4, 20*time.Millisecond), time.Second)
 }
 

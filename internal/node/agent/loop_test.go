@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +38,74 @@ func TestTicksKeepTheNodesPhase(t *testing.T) {
 		if s := n.out.last(); s.Err != nil || s.Backend != "fake" || s.Interval != time.Second || len(s.Devices[0].XIDs) != 1 {
 			t.Errorf("snapshot %+v", s)
 		}
+	})
+}
+
+// Until the first enumeration there is no page: whoever waits for a 200 has the GPUs. An enumeration that fails is shown
+// as one, and one that hangs after a while. None of them is a reason for a restart.
+func TestNothingIsShownBeforeTheFirstEnumeration(t *testing.T) {
+	answers := func(n *node, ready int) {
+		t.Helper()
+		h := n.Handler()
+		for path, want := range map[string]int{"/readyz": ready, "/api/v1/gpus": ready, "/api/v1/status": ready, "/healthz": 200, "/health": 200} {
+			if code, body := fetch(t, h, path); code != want {
+				t.Errorf("%s: %d %s, want %d", path, code, body, want)
+			}
+		}
+	}
+	f := func(takes time.Duration, found []gpu.Device, err error, shown time.Duration, devices int, wantErr error) {
+		t.Helper()
+		r := newReader(found...)
+		r.err, r.starts = err, takes
+		bubble(t, Config{}, r, nil, func(n *node) {
+			for passed := time.Duration(0); passed < shown; passed += 500 * time.Millisecond {
+				answers(n, http.StatusServiceUnavailable)
+				if passed == 2*time.Second {
+					n.SetInterval(2 * time.Second) // does not end the wait
+				}
+				n.pass(500 * time.Millisecond)
+			}
+			answers(n, http.StatusOK)
+			if len(n.out.snaps) != 1 || !errors.Is(n.out.last().Err, wantErr) || len(n.out.last().Devices) != devices {
+				t.Fatalf("after %v: %d pages, %+v", shown, len(n.out.snaps), n.out.snaps)
+			}
+			for _, d := range n.out.last().Devices {
+				if util(n.out.last(), d.UUID) != 1 {
+					t.Errorf("the first page lacks values of %s", d.UUID)
+				}
+			}
+			n.pass(takes + 5*time.Second)
+			if s := n.out.last(); !errors.Is(s.Err, err) || len(s.Devices) != len(found) {
+				t.Errorf("later %d GPUs, %v", len(s.Devices), s.Err)
+			}
+		})
+	}
+	f(0, gpus(2), nil, 0, 2, nil)
+	f(4*time.Second, gpus(2), nil, 4*time.Second, 2, nil)
+	f(4*time.Second, nil, nil, 4*time.Second, 0, nil) // a node without GPUs
+	f(3*time.Second, nil, gpu.ErrNoDriver, 3*time.Second, 0, gpu.ErrNoDriver)
+	f(time.Minute, gpus(2), nil, firstEnumeration, 0, errStarting)
+}
+
+// A GPU that hangs at the start delays the first page by firstPatience, once.
+func TestAHungGPUDelaysTheFirstPageOnce(t *testing.T) {
+	r := newReader(gpus(3)...)
+	r.takes["GPU-1"] = time.Minute
+	bubble(t, Config{}, r, nil, func(n *node) {
+		n.pass(firstPatience - time.Millisecond)
+		if len(n.out.snaps) != 0 {
+			t.Errorf("a page without GPU-1 after less than %v", firstPatience)
+		}
+		n.pass(3 * time.Second)
+		first := n.out.snaps[0]
+		if util(first, "GPU-0") != 1 || util(first, "GPU-1") != -1 || util(first, "GPU-2") != 1 {
+			t.Errorf("first page: %v %v %v", util(first, "GPU-0"), util(first, "GPU-1"), util(first, "GPU-2"))
+		}
+		if len(n.out.snaps) < 3 {
+			t.Errorf("%d pages after %v", len(n.out.snaps), firstPatience+3*time.Second)
+		}
+		r.set(func() { clear(r.takes) })
+		n.pass(time.Minute)
 	})
 }
 
