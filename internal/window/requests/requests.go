@@ -20,8 +20,13 @@ type Values interface {
 // Of returns the counters of a pod, and the edges of its histograms. ok is false if it does
 // not show a limit's histogram: requests that may have missed the limit do not count as kept.
 func Of(v Values, m *policy.Misses, namespace, pod string, now time.Time, maxAge time.Duration) (s budget.Sample, e Edges, ok bool) {
-	r := reader{Values: v, namespace: namespace, pod: pod, now: now, maxAge: maxAge}
-	return r.sample(m)
+	for range 2 { // a page that is newer than the first counter's is whole the second time
+		r := reader{Values: v, namespace: namespace, pod: pod, now: now, maxAge: maxAge}
+		if s, e, ok = r.sample(m); !r.torn {
+			return s, e, ok
+		}
+	}
+	return s, e, false
 }
 
 // Edges are where the histograms of the pods count around the limits.
@@ -57,6 +62,7 @@ type reader struct {
 	now            time.Time
 	maxAge         time.Duration
 	page           time.Time // zero: no counter was read
+	torn           bool      // a newer page was scraped meanwhile
 }
 
 // read returns the value of the first metric of a term that the pod has.
@@ -64,6 +70,7 @@ func (r *reader) read(t policy.Term) (float64, bool) {
 	for i := range t {
 		s, ok := r.PodMetric(r.namespace, r.pod, t[i].Key(), r.now, r.maxAge)
 		if !ok || !r.page.IsZero() && !s.At.Equal(r.page) {
+			r.torn = r.torn || ok && s.At.After(r.page)
 			continue
 		}
 		r.page = s.At
