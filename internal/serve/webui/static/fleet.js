@@ -83,7 +83,7 @@ function drawWhole(v, shown) {
     return;
   }
   keyed($("fleet"), lines, (l) => l.id,
-    (l) => (l.node ? el("div", { class: "node" }, el("div", { class: "who" }, el("b", { title: l.node.name }, l.node.name), el("span", { class: "problem" })), el("div", { class: "gpus" })) : el("h3", { class: "pool-name" }, (l.pool || "no pool"))),
+    (l) => (l.node ? el("div", { class: "node" }, el("div", { class: "who" }, el("b", { title: l.node.name }, el("bdi", {}, l.node.name)), el("span", { class: "problem" })), el("div", { class: "gpus" })) : el("h3", { class: "pool-name" }, (l.pool || "no pool"))),
     (e, l) => {
       if (!l.node) return;
       setText(e.firstChild.lastChild, l.node.fault || "");
@@ -97,7 +97,8 @@ function drawTotals(v) {
   const f = v.fleet;
   const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["active", f.active], ["idle-held", f.idle], ["free", f.free], ["no fresh value", f.stale], ["nodes with problems", f.problemNodes]];
   const texts = facts.map(([k, n]) => [k, n.toLocaleString("en")]).concat([["mean utilisation of allocated GPUs", percentText(f.utilization)]]);
-  if (f.cost) texts.push(["cost an hour", costText(f.cost.usdPerHour, f.cost.unpricedGPUs || 0)], ["of it idle-held", costText(f.cost.idleHeldUSDPerHour, f.cost.unpricedIdleHeldGPUs || 0)]);
+  if (f.cost) texts.push(["held GPUs cost an hour", costText(f.cost.usdPerHour, f.cost.unpricedGPUs || 0)], ["of it idle-held", costText(f.cost.idleHeldUSDPerHour, f.cost.unpricedIdleHeldGPUs || 0)]);
+  else texts.push(["held GPUs cost an hour", "no --gpu-price"]);
   if (v.hottest) texts.push(["hottest GPU", num(v.hottest.temperatureCelsius) + " °C on " + v.hottest.node, hashOf("gpu", { node: v.hottest.node, uuid: v.hottest.uuid })]);
   keyed($("totals"), texts, ([k]) => k, ([k, , href]) => el("div", {}, el("dt", {}, k), el("dd", {}, el(href ? "a" : "span"))), (e, [, text, href]) => {
     setText(e.lastChild.firstChild, text);
