@@ -115,7 +115,8 @@ demo: kube all fakes ## the whole chain on this machine; DEMO_SECONDS=N ends it,
 	@set -o pipefail; cd test/chart && GPUPILOT_REQUIRE_REALNODE=1 go test -count=1 -tags e2e -timeout 10m -run '^TestInstallNode$$' -v . -show | \
 		sed -un -e 's/^ *[a-z0-9_]*_test\.go:[0-9]*: //p' -e '/^\(ok\|FAIL\|panic\)/p'
 else
-demo: kube all bin/gpupilot-demo
+demo:
+	@$(MAKE) --no-print-directory -j2 kube all bin/gpupilot-demo # our programs are built while Kubernetes is
 	@exec bin/gpupilot-demo
 endif
 

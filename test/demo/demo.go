@@ -50,6 +50,7 @@ type demo struct {
 	began    atomic.Pointer[time.Time] // when the load began; nil: not yet
 	view     view
 	rejected map[string]float64
+	chain    *chain // nil: classic reads GPUPilot's metrics
 }
 
 func newDemo(s scenario, out io.Writer, quit context.CancelFunc) *demo {
@@ -58,8 +59,8 @@ func newDemo(s scenario, out io.Writer, quit context.CancelFunc) *demo {
 		d.screen = f
 	}
 	d.view = view{
-		tracks: []*track{{name: chat}, {name: classic}}, labels: []string{"GPUAutoscaler", "plain HPA"},
-		load: s.name, length: s.length,
+		tracks: []*track{{name: llm}, {name: classic}}, labels: []string{"GPUAutoscaler", "plain HPA"},
+		load: s.name, length: s.length, round: s.round(),
 	}
 	return d
 }
@@ -78,15 +79,23 @@ func (d *demo) start(ctx context.Context) error {
 	begin := time.Now()
 	d.say("starting a Kubernetes control plane, %d simulated nodes with %d GPUs each, their agents and the controller ...", nodes, gpusPerNode)
 	var workloads []simnode.Workload
-	for _, name := range []string{chat, classic} {
-		workloads = append(workloads, simnode.Workload{Name: name, Model: model(), Offered: d.offered})
+	for _, name := range []string{llm, classic} {
+		workloads = append(workloads, simnode.Workload{Name: name, Model: model(), Offered: d.offered, Latency: latency()})
 	}
 	var err error
 	d.stack, err = stack.Start(ctx, stack.Config{
 		Nodes: nodes, GPUs: gpusPerNode, Workloads: workloads, HPASyncPeriod: d.scenario.hpaSync,
+		ControllerArgs: []string{"--gpu-price", "2"}, // USD of a GPU-hour
 	})
 	if err != nil {
 		return err
+	}
+	if d.scenario.chain != "" {
+		if d.chain, err = startChain(ctx, d.stack, d.scenario.chain); err != nil {
+			return err
+		}
+		d.view.labels = []string{"objective " + objective, "the usual chain"}
+		d.view.tracks[0].window = planWindow
 	}
 	if err := d.deploy(ctx); err != nil {
 		return err
@@ -100,13 +109,17 @@ func (d *demo) start(ctx context.Context) error {
 
 // deploy creates both workloads and their autoscalers.
 func (d *demo) deploy(ctx context.Context) error {
-	for _, name := range []string{chat, classic} {
+	for _, name := range []string{llm, classic} {
 		dep := stack.Deployment(namespace, name, 1, startup)
 		if err := d.stack.Client.Create(ctx, dep); err != nil {
 			return fmt.Errorf("create deployment %s: %w", name, err)
 		}
 	}
-	for _, o := range []client.Object{autoscaler(), plainHPA()} {
+	autoscalers := []client.Object{autoscaler(), plainHPA()}
+	if d.chain != nil {
+		autoscalers = []client.Object{promise(), chainHPA()}
+	}
+	for _, o := range autoscalers {
 		if err := d.stack.Client.Create(ctx, o); err != nil {
 			return fmt.Errorf("create the autoscaler of %s: %w", o.GetName(), err)
 		}
@@ -122,18 +135,31 @@ func (d *demo) describe(took time.Duration) {
 	d.say("  page        %s", d.view.ui)
 	d.say("  kubeconfig  %s", d.view.kube)
 	d.say("  load        %s; a replica takes %v to start and serves %g req/s at 100 %%, the target is %g %%", d.scenario.name, startup, capacity, target)
-	d.say("  %-10s  GPUAutoscaler on GPU utilisation", chat)
-	note := ""
-	if d.scenario.hpaSync != slowSync {
-		note = fmt.Sprintf(" (Kubernetes' default is %v: this demo is short)", slowSync)
-	}
-	d.say("  %-10s  HorizontalPodAutoscaler on DCGM_FI_DEV_GPU_UTIL from custom.metrics.k8s.io, which looks every %v%s", classic, d.scenario.hpaSync, note)
+	d.describeAutoscalers()
 	d.say("  both have 1 to %d replicas and wait %v before they scale down", maxReplicas, stabilization)
 	if d.scenario.length > 0 {
 		d.say("  the load begins when the first replica of each serves and lasts %v; Ctrl-C ends", d.scenario.length.Round(time.Second))
 		return
 	}
-	d.say("  the load begins when the first replica of each serves and repeats every %v; Ctrl-C ends", round)
+	d.say("  the load begins when the first replica of each serves and repeats every %v; Ctrl-C ends", d.scenario.round())
+}
+
+func (d *demo) describeAutoscalers() {
+	if d.chain != nil {
+		d.say("  %-10s  GPUAutoscaler with preset vllm: %s of the requests get their first token within %v, and at most %v between tokens", llm, objective, firstLimit, tokenLimit)
+		d.say("  %-10s  the usual chain: exporter every %v → Prometheus every %v → recording rule → adapter → HPA every %v", classic, chainEvery, chainEvery, slowSync)
+		d.say("  prometheus  %s", d.chain.url)
+		return
+	}
+	d.say("  %-10s  GPUAutoscaler on GPU utilisation", llm)
+	note := ""
+	if d.scenario.hpaSync != slowSync {
+		note = fmt.Sprintf(" (Kubernetes' default is %v: this demo is short)", slowSync)
+	}
+	d.say("  %-10s  HorizontalPodAutoscaler on DCGM_FI_DEV_GPU_UTIL from custom.metrics.k8s.io, which looks every %v%s", classic, d.scenario.hpaSync, note)
+	if d.scenario.length == 0 || d.scenario.length >= chainEnough {
+		d.say("  There is no Prometheus on the PATH: with one, %s has an objective, and %s is behind the usual chain", llm, classic)
+	}
 }
 
 // play waits for the first replica of each workload to serve and then lets the
@@ -155,7 +181,7 @@ func (d *demo) play(ctx context.Context) error {
 			return fmt.Errorf("the control plane failed: %w", d.stack.Cluster.Err())
 		case <-patience:
 			if d.began.Load() == nil {
-				return fmt.Errorf("after %v no replica of %s or of %s serves", firstTimeout, chat, classic)
+				return fmt.Errorf("after %v no replica of %s or of %s serves", firstTimeout, llm, classic)
 			}
 		case h := <-d.events:
 			d.hear(h)
@@ -189,6 +215,7 @@ func (d *demo) look(ctx context.Context) error {
 		x := sample{
 			at: d.view.elapsed, offered: s.Offered, need: need(s.Offered), replicas: int(replicas),
 			serving: s.Serving, util: s.Load.Utilization, queue: s.Load.Queue, rejected: s.Rejected - d.rejected[t.name],
+			ended: s.Ended, missed: s.Missed,
 		}
 		d.rejected[t.name] = s.Rejected
 		if t.now = x; began != nil {
@@ -273,12 +300,16 @@ func (d *demo) finish(interrupted bool) error {
 	}
 	a, b := d.view.tracks[0].summarise(), d.view.tracks[1].summarise()
 	d.say("\n%v of load, %s\n", d.view.elapsed.Round(time.Second), d.scenario.name)
-	printSummary(d.out, a, b)
+	printSummary(d.out, d.view.labels, a, b)
 	d.say("")
 	if interrupted || d.scenario.length == 0 {
 		return nil
 	}
-	bad := verdict(a, b, d.scenario.recorded)
+	bad := verdict(a, b, d.scenario.recorded, d.chain != nil)
+	if len(bad) == 0 && d.chain != nil {
+		d.say("%s went up to what the load needed and back down; nothing is expected of %s", llm, classic)
+		return nil
+	}
 	if len(bad) == 0 {
 		d.say("both workloads went up to what the load needed and back down")
 		return nil
@@ -293,6 +324,9 @@ func (d *demo) close() {
 		d.cancel()
 	}
 	d.done.Wait()
+	if d.chain != nil {
+		d.chain.close()
+	}
 	if d.stack != nil {
 		d.keepLogs()
 		d.stack.Close()

@@ -12,7 +12,7 @@ import (
 )
 
 // simulate closes the loop without a cluster: the demo's load, its model of a
-// replica and chat's policy, an agent that reads every second and a decision
+// replica and llm's policy, an agent that reads every second and a decision
 // on each reading. phase is when within the second the agent reads.
 func simulate(t *testing.T, s scenario, phase time.Duration) *track {
 	t.Helper()
@@ -24,7 +24,7 @@ func simulate(t *testing.T, s scenario, phase time.Duration) *track {
 	type replica struct{ created, ready time.Time }
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	pods := []replica{{begin.Add(-time.Hour), begin.Add(-time.Hour)}}
-	m, state, tr := model(), scale.State{}, &track{name: chat}
+	m, state, tr := model(), scale.State{}, &track{name: llm}
 	for at := time.Duration(0); at <= s.length; at += step {
 		now := begin.Add(at)
 		o := scale.Observation{Replicas: int32(len(pods))}
@@ -71,7 +71,7 @@ func TestEngineFollowsTheBuiltInLoad(t *testing.T) {
 		}
 		for phase := time.Duration(0); phase < time.Second; phase += 200 * time.Millisecond {
 			got := simulate(t, s, phase).summarise()
-			if bad := verdict(got, got, false); len(bad) > 0 {
+			if bad := verdict(got, got, false, false); len(bad) > 0 {
 				t.Errorf("%s s, phase %v: %q\n%+v", length, phase, bad, got)
 			}
 			t.Logf("%s s, phase %v: up after %v, served after %v, back after %v, peak %d, turned away %.0f",

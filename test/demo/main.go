@@ -49,7 +49,7 @@ func run(ctx context.Context, getenv func(string) string, out io.Writer) error {
 	}
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
-	d := newDemo(s, out, quit)
+	d := newDemo(s.withChain(findPrometheus()), out, quit)
 	defer d.close()
 	if err := d.start(ctx); err != nil {
 		if ctx.Err() != nil {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -18,6 +19,8 @@ type sample struct {
 	util     float64 // percent, of the serving replicas
 	queue    float64 // requests waiting
 	rejected float64 // requests turned away since the sample before
+	ended    float64 // requests that ended so far
+	missed   float64 // and those of them that were turned away or over a limit of the objective
 }
 
 // maxSamples bounds the samples of a demo without an end: five per second for more
@@ -27,8 +30,9 @@ const maxSamples = 20_000
 // track holds the recorded samples of one workload.
 type track struct {
 	name    string
-	now     sample   // the newest, also of before the load began
-	samples []sample // since the load began
+	window  time.Duration // for how long a need counts
+	now     sample        // the newest, also of before the load began
+	samples []sample      // since the load began
 }
 
 func (t *track) add(s sample) {
@@ -51,6 +55,7 @@ type summary struct {
 	back            moment // from the load's fall until one replica was left for good
 	overTarget      time.Duration
 	rejected        float64
+	missed          float64 // share of the requests
 	replicaSeconds  float64
 	lowestAfterPeak int
 }
@@ -79,6 +84,9 @@ const overTolerance = 1.1
 const (
 	allowance  = 1.5
 	needWindow = max(stabilization, startup) + 10*time.Second
+	// planWindow is that of an objective: before it knows the load, it keeps replicas for six starts after the last two of
+	// its steps of 15 s.
+	planWindow = 6*startup + 2*15*time.Second + 10*time.Second
 )
 
 // summarise returns the summary of the samples.
@@ -106,8 +114,11 @@ func (t *track) summarise() summary {
 			}
 		}
 	}
+	if from, to := t.samples[0], t.now; to.ended > from.ended {
+		s.missed = (to.missed - from.missed) / (to.ended - from.ended)
+	}
 	s.moments(t.samples, rise, fall)
-	s.bound(t.samples)
+	s.bound(t.samples, cmp.Or(t.window, needWindow))
 	s.lowestAfterPeak = s.peak
 	peaked := false
 	for _, x := range t.samples {
@@ -140,11 +151,11 @@ func (s *summary) moments(all []sample, rise, fall int) {
 	}
 }
 
-// bound finds replicas beyond the allowance over the need of the last needWindow.
-func (s *summary) bound(all []sample) {
+// bound finds replicas beyond the allowance over the need of a window.
+func (s *summary) bound(all []sample, window time.Duration) {
 	from, worst := 0, 0.0
 	for i, x := range all {
-		for all[from].at < x.at-needWindow {
+		for all[from].at < x.at-window {
 			from++
 		}
 		most := 0
@@ -160,8 +171,8 @@ func (s *summary) bound(all []sample) {
 
 // verdict returns the reason why the demo failed; empty: it succeeded. With a recorded
 // load, which may need fewer than 5 replicas or end at another level, it is sufficient
-// that the replicas followed the load up and down.
-func verdict(gpuPilot, hpa summary, recorded bool) []string {
+// that the replicas followed the load up and down. The usual chain need not follow.
+func verdict(gpuPilot, hpa summary, recorded, chained bool) []string {
 	var bad []string
 	say := func(format string, a ...any) { bad = append(bad, fmt.Sprintf(format, a...)) }
 	each := func(name string, s summary) {
@@ -188,10 +199,12 @@ func verdict(gpuPilot, hpa summary, recorded bool) []string {
 			}
 		}
 	}
-	each(chat, gpuPilot)
-	each(classic, hpa)
+	each(llm, gpuPilot)
+	if !chained {
+		each(classic, hpa)
+	}
 	if o := gpuPilot.over; o.at >= 0 {
-		say("%s had %d replicas at %s, more than %.1f times the %d needed", chat, o.replicas, clock(o.at), allowance, o.need)
+		say("%s had %d replicas at %s, more than %.1f times the %d needed", llm, o.replicas, clock(o.at), allowance, o.need)
 	}
 	return bad
 }

@@ -13,7 +13,7 @@ import (
 // history makes samples one second apart: needs and replicas by second. All
 // replicas serve three seconds after they were asked for.
 func history(needs, replicas []int) *track {
-	t := &track{name: chat}
+	t := &track{name: llm}
 	for i := range needs {
 		t.add(sample{
 			at: time.Duration(i) * time.Second, need: needs[i], replicas: replicas[i],
@@ -62,9 +62,9 @@ func TestSummarise(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	needs := times(5, 1, 30, 6, 40, 1)
 	good := times(7, 1, 28, 6, 12, 6, 28, 1)
-	f := func(name string, chatReplicas, classicReplicas, needs []int, recorded bool, want ...string) {
+	f := func(name string, llmReplicas, classicReplicas, needs []int, recorded bool, want ...string) {
 		t.Helper()
-		got := verdict(history(needs, chatReplicas).summarise(), history(needs, classicReplicas).summarise(), recorded)
+		got := verdict(history(needs, llmReplicas).summarise(), history(needs, classicReplicas).summarise(), recorded, false)
 		if len(got) != len(want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 			return
@@ -133,7 +133,7 @@ func TestScreenFits(t *testing.T) {
 	v := view{
 		title: strings.Repeat("long ", 50), ui: "http://127.0.0.1:1", kube: "/tmp/x", elapsed: 75 * time.Second, length: 90 * time.Second,
 		tracks: []*track{a, {name: classic}}, labels: []string{"GPUAutoscaler", "plain HPA"},
-		notes: []note{{time.Second, chat, strings.Repeat("a sentence of many words ", 20)}},
+		notes: []note{{time.Second, llm, strings.Repeat("a sentence of many words ", 20)}},
 	}
 	for _, width := range []int{40, 80, 120, 200} {
 		for _, line := range v.render(width, 40) {
@@ -142,7 +142,7 @@ func TestScreenFits(t *testing.T) {
 			}
 		}
 	}
-	if line := v.line(); !strings.Contains(line, "chat  50 % replicas 1") {
+	if line := v.line(); !strings.Contains(line, "llm  50 % replicas 1") {
 		t.Errorf("line %q", line)
 	}
 }

@@ -10,20 +10,22 @@ import (
 )
 
 // printSummary writes the final table of a demo.
-func printSummary(w io.Writer, a, b summary) {
+func printSummary(w io.Writer, labels []string, a, b summary) {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	row := func(cells ...string) { fmt.Fprintln(tw, "  "+strings.Join(cells, "\t")) }
-	row("", chat, classic)
-	row("", "GPUAutoscaler", "plain HPA")
+	row("", llm, classic)
+	row("", labels[0], labels[1])
 	row("load rises → first scale-up", a.scaleUp.String(), b.scaleUp.String())
 	row("load rises → its peak is served", a.served.String(), b.served.String())
 	row("load has fallen → back to 1", a.back.String(), b.back.String())
 	row("peak replicas (the load needed)", peaks(a), peaks(b))
 	row(fmt.Sprintf("time over target (> %.0f %%)", target*overTolerance), seconds(a.overTarget.Seconds()), seconds(b.overTarget.Seconds()))
+	row(fmt.Sprintf("missed %v to the first token or %v a token", firstLimit, tokenLimit), percent(a.missed), percent(b.missed))
 	row("requests turned away", fmt.Sprintf("%.0f", a.rejected), fmt.Sprintf("%.0f", b.rejected))
 	row("GPU seconds held", fmt.Sprintf("%.0f", a.replicaSeconds), fmt.Sprintf("%.0f", b.replicaSeconds))
 	_ = tw.Flush() // to the terminal
 }
 
 func peaks(s summary) string   { return fmt.Sprintf("%d (%d)", s.peak, s.need) }
+func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
 func seconds(s float64) string { return fmt.Sprintf("%.1f s", s) }

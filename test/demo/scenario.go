@@ -20,13 +20,14 @@ import (
 	gpuload "github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/replay/load"
+	"github.com/gpupilot/gpupilot/test/simnode"
 )
 
 // The two workloads: the same server under the same load, one scaled by
 // GPUPilot, one by Kubernetes' own autoscaler on the same metric.
 const (
 	namespace = "default"
-	chat      = "chat"
+	llm       = "llm"
 	classic   = "classic"
 )
 
@@ -45,13 +46,19 @@ const (
 	// lead is the quiet before a replayed load, and tail the one after it, in
 	// which the replicas go.
 	lead, tail = 5 * time.Second, 45 * time.Second
-	// round is the length of the built-in load where nobody gives one.
-	round = 3 * time.Minute
+	// The objective: its limits are edges of vLLM's histograms.
+	firstLimit, tokenLimit = time.Second, 25 * time.Millisecond
+	objective              = "99%"
+	// shortRound is the length of the built-in load where nobody gives one.
+	shortRound = 3 * time.Minute
 	// slowSync is Kubernetes' default for the HorizontalPodAutoscaler, quickSync
 	// what lets it take three turns up and one down within a short demo.
 	slowSync, quickSync = 15 * time.Second, 5 * time.Second
 	// slowEnough is how long a demo lasts that keeps the default.
 	slowEnough = 150 * time.Second
+	// chainEnough is how long a demo lasts that shows an objective and the usual chain: they take more than a minute to
+	// follow a load that falls. chainRound is its length without an end.
+	chainEnough, chainRound = 6 * time.Minute, 6 * time.Minute
 )
 
 // scenario is the load of one demo and its duration.
@@ -61,6 +68,23 @@ type scenario struct {
 	length   time.Duration // of the demo; 0: until Ctrl-C
 	recorded bool          // a replayed or drawn load: it need not end where it began
 	hpaSync  time.Duration
+	chain    string // the Prometheus of the usual chain; "": classic reads GPUPilot's metrics
+}
+
+// withChain is the scenario beside the usual chain, where it is long enough and there is a Prometheus.
+func (s scenario) withChain(prometheus string) scenario {
+	if prometheus == "" || s.length > 0 && s.length < chainEnough {
+		return s
+	}
+	s.chain = prometheus
+	switch {
+	case s.recorded:
+	case s.length == 0:
+		s.shape = load.Loop{Shape: slowRise(chainRound)}
+	default:
+		s.shape = slowRise(s.length)
+	}
+	return s
 }
 
 // newScenario parses DEMO_SECONDS, LOAD and SPEED; empty: not set.
@@ -85,13 +109,21 @@ func newScenario(seconds, file, speed string) (scenario, error) {
 	if file != "" {
 		return s.replay(file, cmp.Or(speed, "1"))
 	}
-	s.name, s.shape = "built-in", builtIn(cmp.Or(s.length, round))
+	s.name, s.shape = "built-in", builtIn(cmp.Or(s.length, shortRound))
 	if s.length == 0 {
 		s.shape = load.Loop{Shape: s.shape}
 	} else if s.length < slowEnough {
 		s.hpaSync = quickSync
 	}
 	return s, nil
+}
+
+// round is how long the built-in load takes before it repeats.
+func (s scenario) round() time.Duration {
+	if s.chain != "" {
+		return chainRound
+	}
+	return shortRound
 }
 
 // duty is a shape of gpupilot load, as a load.Shape: its share of the peak.
@@ -145,9 +177,16 @@ func (s scenario) replay(file, speed string) (scenario, error) {
 
 // builtIn is a day of a service in one round: quiet, a steep morning, noon, a
 // steep evening, and a night that is long enough for the replicas to go.
-func builtIn(d time.Duration) load.Shape {
+func builtIn(d time.Duration) load.Shape { return day(d, 0.20, 0.38) }
+
+// slowRise is builtIn with a morning of a third of the round, so that a start of a replica is a tenth of it, and a night that is
+// longer than an objective keeps replicas.
+func slowRise(d time.Duration) load.Shape { return day(d, 0.33, 0.17) }
+
+// day is a day whose morning and noon take these shares of it.
+func day(d time.Duration, morningShare, noonShare float64) load.Shape {
 	part := func(x float64) time.Duration { return time.Duration(x * float64(d)) }
-	quiet, morning, noon, evening := part(0.05), part(0.20), part(0.38), part(0.05)
+	quiet, morning, noon, evening := part(0.05), part(morningShare), part(noonShare), part(0.05)
 	return load.Sequence{
 		load.Constant{Rate: baseLoad, For: quiet},
 		load.Ramp{From: baseLoad, To: peakLoad, For: morning},
@@ -155,6 +194,11 @@ func builtIn(d time.Duration) load.Shape {
 		load.Ramp{From: peakLoad, To: baseLoad, For: evening},
 		load.Constant{Rate: baseLoad, For: d - quiet - morning - noon - evening},
 	}
+}
+
+// latency is that of both workloads' servers: at 70 % utilisation the first requests exceed tokenLimit.
+func latency() *simnode.Latency {
+	return &simnode.Latency{First: 300 * time.Millisecond, Token: 12 * time.Millisecond, FirstLimit: firstLimit, TokenLimit: tokenLimit}
 }
 
 func model() sim.Workload {
@@ -167,13 +211,13 @@ func need(offered float64) int {
 	return m.Need(offered, target)
 }
 
-// autoscaler is chat's.
+// autoscaler is llm's.
 func autoscaler() *v1alpha1.GPUAutoscaler {
 	one, window := int32(1), int32(stabilization.Seconds())
 	return &v1alpha1.GPUAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: chat},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: llm},
 		Spec: v1alpha1.GPUAutoscalerSpec{
-			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: chat},
+			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: llm},
 			MinReplicas:    &one, MaxReplicas: maxReplicas,
 			Signals: []v1alpha1.Signal{{
 				GPU:    &v1alpha1.GPUSignal{Metric: "Utilization"},
@@ -184,8 +228,33 @@ func autoscaler() *v1alpha1.GPUAutoscaler {
 	}
 }
 
+// promise is llm's beside the usual chain.
+func promise() *v1alpha1.GPUAutoscaler {
+	a := autoscaler()
+	a.Spec.Signals = []v1alpha1.Signal{{
+		Preset: v1alpha1.PresetVLLM,
+		SLO: &v1alpha1.SLO{
+			Objective: objective, TimeToFirstToken: &metav1.Duration{Duration: firstLimit}, InterTokenLatency: &metav1.Duration{Duration: tokenLimit},
+		},
+	}}
+	return a
+}
+
+// chainHPA is classic's behind the usual chain: on the recording rule, with the settings of plainHPA.
+func chainHPA() *autoscalingv2.HorizontalPodAutoscaler {
+	h := plainHPA()
+	h.Spec.Metrics = []autoscalingv2.MetricSpec{{
+		Type: autoscalingv2.ExternalMetricSourceType,
+		External: &autoscalingv2.ExternalMetricSource{
+			Metric: autoscalingv2.MetricIdentifier{Name: chainMetric},
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: resource.NewQuantity(target, resource.DecimalSI)},
+		},
+	}}
+	return h
+}
+
 // plainHPA is classic's: Kubernetes' own, on the same metric through
-// custom.metrics.k8s.io. Its behavior is as free as chat's.
+// custom.metrics.k8s.io. Its behavior is as free as llm's.
 func plainHPA() *autoscalingv2.HorizontalPodAutoscaler {
 	one, none, window := int32(1), int32(0), int32(stabilization.Seconds())
 	most := autoscalingv2.MaxChangePolicySelect

@@ -24,6 +24,7 @@ type view struct {
 	kube    string
 	elapsed time.Duration
 	length  time.Duration // 0: until Ctrl-C
+	round   time.Duration // of a load that repeats
 	tracks  []*track
 	labels  []string // beside the tracks
 	notes   []note
@@ -80,7 +81,7 @@ func (v *view) charts(width int) []string {
 	}
 	span := v.length
 	if span == 0 {
-		span = round
+		span = v.round
 	}
 	from := max(0, v.elapsed-span)
 	now := v.tracks[0].now

@@ -21,6 +21,28 @@ flags=(-mod=readonly -trimpath -buildvcs=false)
 export GOWORK=off GOFLAGS= CGO_ENABLED=0
 cd "$here"
 
+# progress says how far go is, by its output: the names of packages that it compiles. It passes on what is neither that nor
+# a download.
+progress() {
+	local most=$1 compiled=0 downloaded=0 shown=0 line
+	while IFS= read -r line; do
+		case $line in
+		"go: downloading "*)
+			downloaded=$((downloaded + 1))
+			((downloaded % 50)) || echo "test/kube: downloaded $downloaded modules after $SECONDS s"
+			;;
+		"" | *[!A-Za-z0-9._/~-]*) echo "$line" ;;
+		*)
+			compiled=$((compiled + 1))
+			if ((most > 0 && compiled * 20 / most > shown)); then
+				shown=$((compiled * 20 / most))
+				echo "test/kube: compiled $compiled of at most $most packages after $SECONDS s"
+			fi
+			;;
+		esac
+	done >&2
+}
+
 hash=$({ go env GOVERSION GOOS GOARCH; printf '%s\n' "$ldflags" "${flags[@]}"; cat go.mod go.sum ./*.go; } | sha256sum | cut -c1-16)
 built=$cache/kube-$hash
 
@@ -37,7 +59,9 @@ if [[ ! -x $built ]]; then
 	echo "test/kube: building etcd and Kubernetes $kubernetes from source: 11 to 15 minutes on two cores the first time, because the demo and the tests run on a real control plane; kept as $built"
 	partial=$(mktemp "$cache/kube-$hash.XXXXXX")
 	trap 'rm -f "$partial"' EXIT
-	go build "${flags[@]}" -ldflags "$ldflags" -o "$partial" .
+	# -deps lists more than is compiled if a part is in Go's cache.
+	most=$(go list -mod=readonly -deps . 2> >(progress 0) | wc -l)
+	go build -v "${flags[@]}" -ldflags "$ldflags" -o "$partial" . 2>&1 | progress "$most"
 	chmod 755 "$partial"
 	mv -f "$partial" "$built" # a rename: a reader sees no binary or a whole one
 fi

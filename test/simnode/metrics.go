@@ -82,6 +82,10 @@ func (p *podRun) metrics() string {
 	family("vllm:request_success_total", "counter", "Requests completed.", served)
 	family("vllm:prompt_tokens_total", "counter", "Prompt tokens processed.", promptTokens*served)
 	family("vllm:generation_tokens_total", "counter", "Tokens generated.", outputTokens*served)
+	if w.Latency != nil {
+		p.times.write(&b, name, served)
+		return b.String()
+	}
 	late := math.Floor(served * LateShare)
 	histogram(&b, name, "vllm:time_to_first_token_seconds", 0.3, served, []bucket{{"0.5", served - late}, {"1.0", served - late}, {"2.5", served}})
 	histogram(&b, name, "vllm:inter_token_latency_seconds", 0.02, outputTokens*served, []bucket{{"0.025", outputTokens * served}, {"0.05", outputTokens * served}})

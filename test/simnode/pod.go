@@ -58,6 +58,7 @@ type podRun struct {
 	restarts int32
 	exit     exit    // of the last process
 	served   float64 // requests completed, of a workload
+	times    times   // their latencies
 	closed   bool    // a readiness gate of the pod is not open
 	regate   chan struct{}
 	writing  sync.Mutex // of the status; taken before Nodes.mu

@@ -24,6 +24,8 @@ type Workload struct {
 	// MemoryMiB is the memory of a loaded replica on each of its GPUs; default
 	// 128,000, an LLM server that takes nine tenths of an H200.
 	MemoryMiB float64
+	// Latency makes the servers' latencies follow their load; nil: they are constant, see LateShare.
+	Latency *Latency
 }
 
 // WorkloadStatus is a workload at one moment.
@@ -35,6 +37,8 @@ type WorkloadStatus struct {
 	Starting int     // pods on a node that are not Ready yet
 	Stopping int     // pods that are being deleted
 	Rejected float64 // total requests rejected since the start
+	Ended    float64 // total requests that ended since the start, the rejected ones included
+	Missed   float64 // and those of them that were rejected or beyond a limit of Latency
 }
 
 type workload struct {
@@ -80,7 +84,7 @@ func (n *Nodes) step(now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.workloads {
-		w.now = WorkloadStatus{Time: now, Offered: w.Offered(now), Rejected: w.now.Rejected}
+		w.now = WorkloadStatus{Time: now, Offered: w.Offered(now), Rejected: w.now.Rejected, Ended: w.now.Ended, Missed: w.now.Missed}
 	}
 	for _, p := range n.pods {
 		w := n.workloads[p.pod.Annotations[WorkloadAnnotation]]
@@ -102,12 +106,25 @@ func (n *Nodes) step(now time.Time) {
 	for _, w := range n.workloads {
 		w.now.Load = w.Model.Step(now, w.now.Offered, w.now.Serving)
 		w.now.Rejected += w.now.Load.Rejected
+		w.now.Ended += w.now.Load.Served + w.now.Load.Rejected
+		w.now.Missed += w.now.Load.Rejected + w.missed(w.now.Load)
 	}
 	for _, p := range n.pods {
 		if w := n.workloads[p.pod.Annotations[WorkloadAnnotation]]; w != nil && p.phase == serving && !p.closed {
-			p.served += w.now.Load.Served / float64(w.now.Serving)
+			served := w.now.Load.Served / float64(w.now.Serving)
+			p.served += served
+			p.times.add(w.Latency, w.now.Load, w.Model.Capacity, served)
 		}
 	}
+}
+
+// missed returns the requests of a step that were served beyond a limit.
+func (w *workload) missed(l sim.Load) float64 {
+	if w.Latency == nil {
+		return 0
+	}
+	first, token := w.Latency.of(l, w.Model.Capacity)
+	return l.Served * (1 - min(within(first, w.Latency.FirstLimit.Seconds()), within(token, w.Latency.TokenLimit.Seconds())))
 }
 
 // writeStates writes the states of every node's GPUs, which depend on their holders.
