@@ -50,6 +50,7 @@ type node struct {
 type holder struct {
 	uid                       types.UID
 	namespace, pod, container string
+	claim                     string // by which it holds the device; empty: of the device plugin
 }
 
 // newNode makes the node's folder and serves its pod-resources API.
@@ -166,10 +167,16 @@ func (nd *node) renew(ctx context.Context, client kubernetes.Interface) error {
 	return err
 }
 
-// allocate assigns the requested GPUs to the containers of the pod, all or none of them,
-// and reports whether it did. Nodes.mu is held.
-func (nd *node) allocate(pod *corev1.Pod) bool {
+// allocate assigns the requested GPUs to the containers of the pod, with those of its
+// claims, all or none of them, and reports whether it did. Nodes.mu is held.
+func (nd *node) allocate(pod *corev1.Pod, claims []claimed) bool {
 	holders := slices.Clone(nd.holders)
+	for _, c := range claims {
+		if holders[c.gpu] != (holder{}) {
+			return false
+		}
+		holders[c.gpu] = holder{pod.UID, pod.Namespace, pod.Name, c.container, c.claim}
+	}
 	for _, c := range pod.Spec.Containers {
 		q := c.Resources.Limits[GPUResource]
 		for range q.Value() {
@@ -177,7 +184,7 @@ func (nd *node) allocate(pod *corev1.Pod) bool {
 			if i < 0 {
 				return false
 			}
-			holders[i] = holder{pod.UID, pod.Namespace, pod.Name, c.Name}
+			holders[i] = holder{pod.UID, pod.Namespace, pod.Name, c.Name, ""}
 		}
 	}
 	nd.holders = holders
@@ -214,7 +221,11 @@ func (l *lister) List(context.Context, *podresources.ListPodResourcesRequest) (*
 		for _, c := range p.pod.Spec.Containers {
 			container := &podresources.ContainerResources{Name: c.Name}
 			for i, h := range l.node.holders {
-				if h.uid == p.pod.UID && h.container == c.Name {
+				switch {
+				case h.uid != p.pod.UID || h.container != c.Name:
+				case h.claim != "":
+					addClaimed(container, h.namespace, h.claim, l.node.name, i)
+				default:
 					container.Devices = append(container.Devices, &podresources.ContainerDevices{
 						ResourceName: GPUResource, DeviceIds: []string{l.nodes.cfg.DeviceID(l.node.name, i)},
 					})

@@ -94,7 +94,7 @@ func (p *podRun) run(ctx context.Context) {
 		case <-life.Done():
 		}
 	}()
-	if !p.admit() {
+	if !p.admit(life) {
 		p.patch(life, p.rejected())
 		<-life.Done()
 	} else {
@@ -111,11 +111,17 @@ func (p *podRun) run(ctx context.Context) {
 }
 
 // admit allocates the pod's devices.
-func (p *podRun) admit() bool {
+func (p *podRun) admit(ctx context.Context) bool {
+	var claims []claimed
+	var err error
+	p.retry(ctx, func() error {
+		claims, err = p.claims(ctx)
+		return err
+	})
 	p.nodes.mu.Lock()
 	defer p.nodes.mu.Unlock()
 	p.started = time.Now()
-	p.admitted = p.node.allocate(p.pod)
+	p.admitted = err == nil && p.node.allocate(p.pod, claims)
 	return p.admitted
 }
 

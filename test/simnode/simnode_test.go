@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -142,8 +143,8 @@ func (r *rig) awaitReady(name string, want bool) *corev1.Pod {
 	return r.get(name)
 }
 
-// allocations reads the device allocations from the node's pod-resources socket.
-func (r *rig) allocations(node string) map[string][]string {
+// resources reads what pods hold from the node's pod-resources socket.
+func (r *rig) resources(node string) []*podresources.PodResources {
 	r.t.Helper()
 	conn, err := grpc.NewClient("unix://"+r.Socket(node), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -154,8 +155,14 @@ func (r *rig) allocations(node string) map[string][]string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return resp.PodResources
+}
+
+// allocations reads the device allocations.
+func (r *rig) allocations(node string) map[string][]string {
+	r.t.Helper()
 	out := map[string][]string{}
-	for _, p := range resp.PodResources {
+	for _, p := range r.resources(node) {
 		out[p.Name] = nil
 		for _, c := range p.Containers {
 			for _, d := range c.Devices {
@@ -218,6 +225,61 @@ func TestPodLife(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A pod holds the GPUs that the scheduler has allocated to its claim. The pod-resources API lists them by the claim.
+func TestClaims(t *testing.T) {
+	r := start(t, Config{Nodes: 1, GPUs: 4})
+	node := r.NodeNames()[0]
+	if err := r.PublishSlices(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	slice, err := r.client.ResourceV1().ResourceSlices().Get(t.Context(), node+"-gpus", metav1.GetOptions{})
+	if err != nil || len(slice.Spec.Devices) != 4 || *slice.Spec.Devices[3].Attributes["uuid"].StringValue != sim.UUID(node, 3) {
+		t.Fatalf("%v %+v", err, slice)
+	}
+	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a-gpus"}}
+	claim.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+		{Request: "gpus", Driver: ClaimDriver, Pool: node, Device: "gpu-1"}, {Request: "gpus", Driver: ClaimDriver, Pool: node, Device: "gpu-3"},
+	}}}
+	if _, err := r.client.ResourceV1().ResourceClaims("default").Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p := pod("a", node, 1, nil)
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimName: &claim.Name}}
+	p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpus"}}
+	r.create(p)
+	r.awaitReady("a", true)
+	if got := r.allocations(node)["a"]; len(got) != 1 || got[0] != sim.UUID(node, 0) {
+		t.Errorf("of the device plugin a holds %v", got)
+	}
+	if got := r.claimed(node); fmt.Sprint(got) != "[default/a-gpus gpu.nvidia.com "+node+" gpu-1 default/a-gpus gpu.nvidia.com "+node+" gpu-3]" {
+		t.Errorf("by its claim a holds %q", got)
+	}
+	lost := pod("b", node, 0, nil)
+	lost.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimName: new("nowhere")}}
+	r.create(lost)
+	eventually(t, func() error {
+		if p := r.get("b"); p.Status.Phase != corev1.PodFailed {
+			return fmt.Errorf("b is %s", p.Status.Phase)
+		}
+		return nil
+	})
+}
+
+// claimed reads the devices of claims from the node's pod-resources socket.
+func (r *rig) claimed(node string) (out []string) {
+	r.t.Helper()
+	for _, p := range r.resources(node) {
+		for _, c := range p.Containers {
+			for _, d := range c.DynamicResources {
+				for _, x := range d.ClaimResources {
+					out = append(out, d.ClaimNamespace+"/"+d.ClaimName, x.DriverName, x.PoolName, x.DeviceName)
+				}
+			}
+		}
+	}
+	return out
 }
 
 func TestWorkloadDrivesGPUsAndMetrics(t *testing.T) {

@@ -69,6 +69,8 @@ type Config struct {
 	// AgentArgv replaces the agents' command line; empty: the agent with its
 	// default flags on simulated GPUs. simnode.ExecAnnotation says what is filled in.
 	AgentArgv []string
+	// AgentArgs come after the default arguments, if AgentArgv is empty.
+	AgentArgs []string
 	// DeviceID returns the kubelet's device id of GPU i of a node; nil: sim.UUID.
 	DeviceID func(node string, i int) string
 	// ControllerArgs come after the default arguments.
@@ -310,6 +312,7 @@ func (s *Stack) startNodes(ctx context.Context) error {
 			}
 			argv = append(append(with, argv...), "--auth", "token", "--service-account", s.dir)
 		}
+		argv = append(argv, s.cfg.AgentArgs...)
 	}
 	s.Nodes, err = simnode.Start(ctx, simnode.Config{
 		Client: clients, Dir: filepath.Join(s.dir, "n"), Nodes: s.cfg.Nodes, GPUs: s.cfg.GPUs,

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +46,7 @@ func TestMain(m *testing.M) { stack.Main(m, withStack) }
 func withStack(m *testing.M) (int, error) {
 	ctx := context.Background()
 	s, err := stack.Start(ctx, stack.Config{
+		AgentTokens: true, AgentArgs: []string{"--kubernetes-enable-dra"}, // with an account, to read ResourceSlices
 		Nodes: 12, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Workloads: []simnode.Workload{{Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
 	})
@@ -62,8 +64,18 @@ func withStack(m *testing.M) (int, error) {
 }
 
 // A model on four pods of eight GPUs, and a budget of 64 GPUs. The leader has a template of
-// its own, as vLLM's example does.
+// its own, as vLLM's example does. GPUS is how a container has its GPUs, CLAIMS the pod.
 const manifest = `
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu.nvidia.com}
+spec: {selectors: [{cel: {expression: "device.driver == 'gpu.nvidia.com'"}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: eight, namespace: llm}
+spec: {spec: {devices: {requests: [{name: gpus, exactly: {deviceClassName: gpu.nvidia.com, count: 8}}]}}}
+---
 apiVersion: leaderworkerset.x-k8s.io/v1
 kind: LeaderWorkerSet
 metadata: {name: big, namespace: llm}
@@ -78,13 +90,15 @@ spec:
         annotations: {sim.gpupilot.dev/workload: big, sim.gpupilot.dev/startup: 1s}
       spec:
         terminationGracePeriodSeconds: 1
-        containers: [{name: server, image: vllm, resources: {limits: {nvidia.com/gpu: 8}}}]
+        CLAIMS
+        containers: [{name: server, image: vllm, resources: {GPUS}}]
     workerTemplate:
       metadata:
         annotations: {sim.gpupilot.dev/workload: big, sim.gpupilot.dev/startup: 3s}
       spec:
         terminationGracePeriodSeconds: 1
-        containers: [{name: server, image: vllm, resources: {limits: {nvidia.com/gpu: 8}}}]
+        CLAIMS
+        containers: [{name: server, image: vllm, resources: {GPUS}}]
 ---
 apiVersion: gpupilot.dev/v1alpha1
 kind: GPUAutoscaler
@@ -169,8 +183,44 @@ func pod(t *testing.T, name string) *corev1.Pod {
 // A group of a LeaderWorkerSet is one replica. It serves when all of its pods do, its GPUs
 // are those of all of them, and the last group is the one that goes.
 func TestGroups(t *testing.T) {
+	t.Run("the device plugin's GPUs", func(t *testing.T) { testGroups(t, "limits: {nvidia.com/gpu: 8}", "") })
+	t.Run("GPUs of resource claims", func(t *testing.T) {
+		if err := rig.Nodes.PublishSlices(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		testGroups(t, "claims: [{name: gpus}]", "resourceClaims: [{name: gpus, resourceClaimTemplateName: eight}]")
+	})
+}
+
+// remove deletes the groups and waits until their pods are gone, so that the GPUs are free.
+func remove(t *testing.T) {
+	ctx := context.WithoutCancel(t.Context())
+	groups := &unstructured.Unstructured{}
+	groups.SetGroupVersionKind(schema.GroupVersionKind{Group: "leaderworkerset.x-k8s.io", Version: "v1", Kind: "LeaderWorkerSet"})
+	groups.SetNamespace(namespace)
+	groups.SetName(name)
+	a := &v1alpha1.GPUAutoscaler{}
+	a.Namespace, a.Name = namespace, name
+	for _, o := range []client.Object{a, groups} {
+		if err := rig.Client.Delete(ctx, o); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := stack.Eventually(ctx, patience, func() error {
+		var pods corev1.PodList
+		if err := rig.Client.List(ctx, &pods, client.InNamespace(namespace)); err != nil || len(pods.Items) > 0 {
+			return fmt.Errorf("%d pods are left: %w", len(pods.Items), err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func testGroups(t *testing.T, gpus, claims string) {
 	load.Set(4 * capacity * 0.3)
-	if err := rig.Apply(t.Context(), []byte(manifest)); err != nil {
+	t.Cleanup(func() { remove(t) })
+	if err := rig.Apply(t.Context(), []byte(strings.NewReplacer("GPUS", gpus, "CLAIMS", claims).Replace(manifest))); err != nil {
 		t.Fatal(err)
 	}
 	wantServing(t, patience, 1)
