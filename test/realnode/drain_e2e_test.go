@@ -323,10 +323,25 @@ func (w *drained) busy() error {
 	return w.node.Err()
 }
 
+// eventually calls check until it returns nil, seldom enough that a dozen workloads do not keep the API server busy.
+func (w *drained) eventually(timeout time.Duration, check func() error) error {
+	ctx, cancel := context.WithTimeout(w.ctx, timeout)
+	defer cancel()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		if !wait(ctx, 500*time.Millisecond) {
+			return fmt.Errorf("after %v still: %w", timeout, err)
+		}
+	}
+}
+
 // scale scales the workload down by one and by two replicas in turn, n times, and up again.
 func (w *drained) scale(n, from int) error {
 	for i := range n {
-		if err := stack.Eventually(w.ctx, patience, w.busy); err != nil {
+		if err := w.eventually(patience, w.busy); err != nil {
 			return err
 		}
 		less := 1 + (from+i)%2
@@ -350,7 +365,7 @@ func (w *drained) set(n int) error {
 	if err := w.Client.Patch(w.ctx, a, patch); err != nil {
 		return err
 	}
-	return stack.Eventually(w.ctx, *longest+patience, func() error {
+	return w.eventually(*longest+patience, func() error {
 		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apps/v1", "kind": w.kind}}
 		if err := w.Client.Get(w.ctx, client.ObjectKey{Namespace: drainNamespace, Name: w.name}, u); err != nil {
 			return err
