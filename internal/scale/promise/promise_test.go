@@ -304,7 +304,8 @@ func TestAPlanIsLearnedAndKept(t *testing.T) {
 		t.Error("Learn changed the state that it was given")
 	}
 	d, ok := learned.Demand(0.99, limits, 120)
-	if !ok || d.Replicas < max(d.Highest, d.Reserve)/d.Target-1e-9 || d.Highest < d.Busy {
+	cost, _ := learned.Work.Cost()
+	if !ok || d.Replicas < max(d.Highest, d.Reserve)/d.Target-1e-9 || d.Replicas*cost.knee(limits) < d.Busy {
 		t.Errorf("demand %+v", d)
 	}
 	// A load that jumps counts within a minute, and one that falls after the window.

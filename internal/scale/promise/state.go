@@ -47,16 +47,16 @@ const (
 	defaultLoad, defaultAverage, defaultWindow, startsWindow = 0.75, 30, 1800, 6
 	// atOnceShare is the share of the allowed misses that the load of the last minute may
 	// cause, whatever the average of the plan: a rise that the record lacks.
-	atOnceShare = 0.35
+	atOnceShare = 0.2
 	// mostBusy is the highest knee: queues grow long where replicas are busier.
 	mostBusy, leastKnee = 0.85, 0.05
 	// margin is the share of the allowed misses that a plan may have: a replay knows
 	// neither the requests nor the replicas one by one. It is multiplied by a factor within
 	// leastCorrection and mostCorrection that follows the misses that were measured.
-	margin                          = 0.5
+	margin                          = 0.35
 	leastCorrection, mostCorrection = 0.1, 2.0
 	// plannedShare is the share of the allowed misses that should be measured.
-	plannedShare = 0.6
+	plannedShare = 0.45
 	// price is that of a replay, times a factor within leastPrice and mostPrice that follows
 	// the misses that were measured.
 	price, leastPrice, mostPrice = 1.5, 0.3, 4
