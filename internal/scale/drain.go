@@ -66,7 +66,7 @@ func drainable(p *Policy, o *Observation, now time.Time) (drain.Workload, []int)
 			continue
 		}
 		w.Pods = append(w.Pods, drain.Pod{
-			Name: r.Name, Serving: r.Phase == Serving, Gated: r.Gated, Leaving: r.Phase == Leaving, Since: r.Since, Out: r.Out,
+			Name: r.Name, Serving: r.Phase == Serving || r.Phase == Starting && r.Out, Gated: r.Gated, Leaving: r.Phase == Leaving, Since: r.Since, Out: r.Out,
 			Idle: r.InFlight.fresh(now, p.maxAge()) && r.InFlight.Value <= 0, IdleAt: r.InFlight.At,
 			Ordinal: r.Ordinal, Disrupts: r.Disrupts,
 		})

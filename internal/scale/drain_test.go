@@ -23,6 +23,7 @@ type drainingPod struct {
 	readyAt       time.Time   // when it serves
 	requests      []time.Time // ends
 	ordinal       int32
+	unready       bool // although it has served
 }
 
 // How long the cluster takes: the kubelet to make a pod unready, proxies to send it no
@@ -76,6 +77,8 @@ func (c *cluster) observe() Observation {
 			r.Phase, r.Since, r.Out, r.InFlight = Leaving, s.closedAt, c.now.Sub(s.closedAt) >= kubeletLag, value
 		case c.now.Before(s.readyAt):
 			r.Phase, r.Since = Starting, s.readyAt.Add(-3*time.Second)
+		case s.unready:
+			r.Phase, r.Out, r.InFlight = Starting, true, value
 		}
 		r.Readings = []Reading{value}
 		for _, b := range c.budgets {
@@ -334,6 +337,26 @@ func TestStartingReplicasDoNotDrain(t *testing.T) {
 	c.second()
 	if c.replicas != 3 || c.last.Leaving != 0 {
 		t.Errorf("%d replicas, %d leave", c.replicas, c.last.Leaving)
+	}
+}
+
+// A replica that has served and is no longer ready, such as one that is too busy for its probe, has requests: it is the
+// first to go, and leaves as others do. A PodDisruptionBudget does not protect it.
+func TestUnreadyReplicasDrain(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		c := newCluster(t, 3)
+		c.ordered = ordered
+		c.servers[2].unready, c.servers[2].requests = true, []time.Time{t0.Add(40 * time.Second)}
+		c.budgets = []drain.Budget{{Name: "chat", Allowed: 0}}
+		c.second()
+		c.want(2)
+		c.second()
+		if c.replicas != 3 || c.last.Leaving != 1 || !slices.Equal(c.last.Leave, []string{"p2"}) {
+			t.Fatalf("ordered %v: %d replicas, %q leave: %s", ordered, c.replicas, c.last.Leave, c.last.Sentence())
+		}
+		if took := c.until(2, time.Minute); took < 35*time.Second || took > 45*time.Second || c.cut != 0 {
+			t.Errorf("ordered %v: removed after %v, %d requests cut", ordered, took, c.cut)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ type Replica struct {
 	Readings []Reading // one for each of Policy.Signals, in that order; those beyond the end are absent
 
 	// The rest is for Policy.Drain. Gated: it declares the readiness gate, so that it can
-	// leave the endpoints while it runs. Out: it is not ready. InFlight has its requests,
+	// leave the endpoints while it runs. Out: it is no longer ready. InFlight has its requests,
 	// Ordinal its place in an ordered workload, and Disrupts the PodDisruptionBudgets that
 	// cover it.
 	Gated, Out bool

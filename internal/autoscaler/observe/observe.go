@@ -46,7 +46,7 @@ func (v Reader) Observe(replicas int32, units *replica.Units, sources []policy.S
 		if n, ok := replica.Ordinal(pod); ok {
 			o.Ordered, r.Ordinal = true, n
 		}
-		if phase == scale.Leaving {
+		if phase == scale.Leaving || phase == scale.Starting && r.Gated && !replica.IsNew(pod) { // it may have requests
 			r.Out, r.InFlight = !replica.IsReady(pod), v.readInFlight(pod, sources)
 		}
 		for i := range sources {

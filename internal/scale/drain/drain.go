@@ -32,7 +32,7 @@ const (
 // Pod is a replica that is not terminating.
 type Pod struct {
 	Name     string
-	Serving  bool // else it is starting, or leaves
+	Serving  bool // or has served and is not ready; else it is starting, or leaves
 	Gated    bool // it declares the readiness gate
 	Leaving  bool // its readiness gate is closed
 	Since    time.Time
@@ -342,7 +342,7 @@ func (f *finish) leave(i int, name string) (removed bool) {
 		return true
 	}
 	pod := &f.w.Pods[i]
-	if !f.isAllowed(pod) {
+	if !pod.Out && !f.isAllowed(pod) { // without it, no fewer pods are healthy
 		f.r.Held++
 		return false
 	}
