@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +22,6 @@ import (
 	externalv1beta1 "k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -37,13 +35,12 @@ const (
 )
 
 // chain is what runs between the GPUs and the HorizontalPodAutoscaler of classic. Prometheus and the autoscaler are the real
-// ones. The exporter is the agent, under dcgm-exporter's names. The adapter answers as prometheus-adapter's externalRules do.
+// ones. The exporter is the agent, under dcgm-exporter's names. Both are processes of pods. The adapter answers as
+// prometheus-adapter's externalRules do.
 type chain struct {
-	dir        string
-	prometheus *exec.Cmd
-	ended      chan struct{} // closed when Prometheus has ended
-	url        string        // of Prometheus
-	adapter    *httptest.Server
+	dir     string // of Prometheus
+	url     string // of Prometheus
+	adapter *httptest.Server
 }
 
 // findPrometheus returns the program; "": there is none.
@@ -57,19 +54,18 @@ func findPrometheus() string {
 	return ""
 }
 
-// startChain starts the chain, with this Prometheus.
+// startChain starts the chain, with this Prometheus. It is to be closed after the stack, also after an error.
 func startChain(ctx context.Context, s *stack.Stack, program string) (*chain, error) {
-	c := &chain{ended: make(chan struct{})}
+	c := &chain{}
 	targets, err := startExporters(ctx, s)
 	if err == nil {
-		err = c.startPrometheus(ctx, program, targets)
+		err = c.startPrometheus(ctx, s, program, targets)
 	}
 	if err == nil {
 		err = c.startAdapter(ctx, s)
 	}
 	if err != nil {
-		c.close()
-		return nil, fmt.Errorf("start the usual chain: %w", err)
+		return c, fmt.Errorf("start the usual chain: %w", err)
 	}
 	return c, nil
 }
@@ -91,24 +87,28 @@ func startExporters(ctx context.Context, s *stack.Stack) ([]string, error) {
 	if err := s.Apply(ctx, fmt.Appendf(nil, exporters, chainNamespace, simnode.ExecAnnotation, string(argv))); err != nil {
 		return nil, err
 	}
-	var targets []string
+	return addresses(ctx, s, "dcgm-exporter", nodes, "9400")
+}
+
+// addresses waits for so many pods of an app, and returns where they serve.
+func addresses(ctx context.Context, s *stack.Stack, app string, n int, port string) (out []string, err error) {
 	err = stack.Eventually(ctx, firstTimeout, func() error {
 		var pods corev1.PodList
-		if err := s.Client.List(ctx, &pods, client.InNamespace(chainNamespace)); err != nil {
+		if err := s.Client.List(ctx, &pods, client.InNamespace(chainNamespace), client.MatchingLabels{"app": app}); err != nil {
 			return err
 		}
-		targets = nil
+		out = nil
 		for i := range pods.Items {
 			if ip := pods.Items[i].Status.PodIP; ip != "" {
-				targets = append(targets, ip+":9400")
+				out = append(out, net.JoinHostPort(ip, port))
 			}
 		}
-		if len(targets) < nodes {
-			return fmt.Errorf("%d of %d exporters run", len(targets), nodes)
+		if len(out) < n {
+			return fmt.Errorf("%d of %d pods of %s run", len(out), n, app)
 		}
 		return nil
 	})
-	return targets, err
+	return out, err
 }
 
 const exporters = `
@@ -123,6 +123,20 @@ spec:
       annotations: {%s: '%s'}
     spec:
       containers: [{name: exporter, image: exporter}]
+`
+
+const prometheusPod = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: prometheus, namespace: %s}
+spec:
+  selector: {matchLabels: {app: prometheus}}
+  template:
+    metadata:
+      labels: {app: prometheus}
+      annotations: {%s: '%s'}
+    spec:
+      containers: [{name: prometheus, image: prometheus}]
 `
 
 const prometheusConfig = `
@@ -142,42 +156,34 @@ groups:
     expr: avg by (namespace) (DCGM_FI_DEV_GPU_UTIL{pod=~"%s-.*"})
 `
 
-func (c *chain) startPrometheus(ctx context.Context, program string, targets []string) error {
+func (c *chain) startPrometheus(ctx context.Context, s *stack.Stack, program string, targets []string) error {
 	var err error
 	if c.dir, err = os.MkdirTemp("", "gpupilot-demo-"); err != nil {
 		return err
 	}
+	config := filepath.Join(c.dir, "prometheus.yaml")
 	for name, text := range map[string]string{
-		"prometheus.yaml": fmt.Sprintf(prometheusConfig, chainEvery, `"`+strings.Join(targets, `", "`)+`"`),
-		"rules.yaml":      fmt.Sprintf(prometheusRules, chainMetric, classic),
+		config:                             fmt.Sprintf(prometheusConfig, chainEvery, `"`+strings.Join(targets, `", "`)+`"`),
+		filepath.Join(c.dir, "rules.yaml"): fmt.Sprintf(prometheusRules, chainMetric, classic),
 	} {
-		if err := os.WriteFile(filepath.Join(c.dir, name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			return err
 		}
 	}
-	port, err := cluster.FreePort("127.0.0.1")
+	argv, err := json.Marshal([]string{
+		program, "--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(c.dir, "data"), "--web.listen-address=$(POD_IP):9090",
+	})
 	if err != nil {
 		return err
 	}
-	address := net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
-	c.url = "http://" + address
-	log, err := os.Create(filepath.Join(c.dir, "log"))
+	if err := s.Apply(ctx, fmt.Appendf(nil, prometheusPod, chainNamespace, simnode.ExecAnnotation, string(argv))); err != nil {
+		return err
+	}
+	address, err := addresses(ctx, s, "prometheus", 1, "9090")
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	c.prometheus = exec.Command(program, "--config.file="+filepath.Join(c.dir, "prometheus.yaml"),
-		"--storage.tsdb.path="+filepath.Join(c.dir, "data"), "--web.listen-address="+address)
-	c.prometheus.Stdout, c.prometheus.Stderr = log, log
-	c.prometheus.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the demo
-	if err := c.prometheus.Start(); err != nil {
-		c.prometheus = nil
-		return err
-	}
-	go func() {
-		_ = c.prometheus.Wait() // its end is found by close, or by the readers of c.url
-		close(c.ended)
-	}()
+	c.url = "http://" + address[0]
 	return stack.Eventually(ctx, firstTimeout, func() error {
 		_, err := c.query(ctx)
 		return err
@@ -285,20 +291,11 @@ func answer(w http.ResponseWriter, x any) {
 	_ = json.NewEncoder(w).Encode(x) // a client that went away is no error
 }
 
-// close ends the chain and removes its files.
+// close ends the adapter and removes the files, once the stack has ended the pods.
 func (c *chain) close() {
 	if c.adapter != nil {
 		c.adapter.CloseClientConnections()
 		c.adapter.Close()
-	}
-	if c.prometheus != nil {
-		_ = c.prometheus.Process.Signal(syscall.SIGTERM) // it may have ended
-		select {
-		case <-c.ended:
-		case <-time.After(10 * time.Second):
-			_ = c.prometheus.Process.Kill()
-			<-c.ended
-		}
 	}
 	if c.dir != "" {
 		_ = os.RemoveAll(c.dir) // a rest remains in the temporary folder

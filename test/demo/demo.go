@@ -324,12 +324,12 @@ func (d *demo) close() {
 		d.cancel()
 	}
 	d.done.Wait()
-	if d.chain != nil {
-		d.chain.close()
-	}
 	if d.stack != nil {
 		d.keepLogs()
 		d.stack.Close()
+	}
+	if d.chain != nil {
+		d.chain.close()
 	}
 }
 

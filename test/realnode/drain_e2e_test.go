@@ -325,17 +325,7 @@ func (w *drained) busy() error {
 
 // eventually calls check until it returns nil, seldom enough that a dozen workloads do not keep the API server busy.
 func (w *drained) eventually(timeout time.Duration, check func() error) error {
-	ctx, cancel := context.WithTimeout(w.ctx, timeout)
-	defer cancel()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		if !wait(ctx, 500*time.Millisecond) {
-			return fmt.Errorf("after %v still: %w", timeout, err)
-		}
-	}
+	return stack.EventuallyEvery(w.ctx, 500*time.Millisecond, timeout, check)
 }
 
 // scale scales the workload down by one and by two replicas in turn, n times, and up again.

@@ -360,9 +360,14 @@ func (s *Stack) Close() {
 // Eventually calls check until it returns nil. It returns the last error if the timeout
 // or ctx ends before.
 func Eventually(ctx context.Context, timeout time.Duration, check func() error) error {
+	return EventuallyEvery(ctx, 50*time.Millisecond, timeout, check)
+}
+
+// EventuallyEvery is Eventually with another pause between two calls.
+func EventuallyEvery(ctx context.Context, pause, timeout time.Duration, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
 		err := check()
