@@ -3,6 +3,7 @@
 package scalerig
 
 import (
+	"encoding/json"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 type Recorder struct {
 	mu    sync.Mutex
 	seen  []int32
+	by    []string  // has set them
 	first time.Time // of the first change
 }
 
@@ -31,7 +33,7 @@ func (r *Rig) Record(t *testing.T, name string) *Recorder {
 	done.Go(func() {
 		for e := range w.ResultChan() {
 			if d, ok := e.Object.(*appsv1.Deployment); ok && e.Type != watch.Deleted {
-				rec.add(*d.Spec.Replicas)
+				rec.add(*d.Spec.Replicas, writerOf(d))
 			}
 		}
 	})
@@ -39,11 +41,28 @@ func (r *Rig) Record(t *testing.T, name string) *Recorder {
 	return rec
 }
 
-func (r *Recorder) add(n int32) {
+// writerOf is who has set the replicas of a Deployment, as the API server names clients.
+func writerOf(d *appsv1.Deployment) string {
+	for i := range d.ManagedFields {
+		var fields struct {
+			Spec map[string]any `json:"f:spec"`
+		}
+		f := &d.ManagedFields[i]
+		if f.FieldsV1 == nil || json.Unmarshal(f.FieldsV1.Raw, &fields) != nil {
+			continue
+		}
+		if _, ok := fields.Spec["f:replicas"]; ok {
+			return f.Manager
+		}
+	}
+	return ""
+}
+
+func (r *Recorder) add(n int32, by string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.seen) == 0 || r.seen[len(r.seen)-1] != n {
-		r.seen = append(r.seen, n)
+		r.seen, r.by = append(r.seen, n), append(r.by, by)
 		if len(r.seen) == 2 {
 			r.first = time.Now()
 		}
@@ -55,6 +74,13 @@ func (r *Recorder) Values() []int32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]int32(nil), r.seen...)
+}
+
+// Writers are those that have set Values.
+func (r *Recorder) Writers() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.by...)
 }
 
 // Changed is when the replicas were changed for the first time since the record began.

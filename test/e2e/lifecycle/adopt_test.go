@@ -5,18 +5,10 @@
 package lifecycle
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -43,92 +34,6 @@ const (
 	adoptedLoad     = 2.2
 	adoptedReplicas = 4
 )
-
-// killer is the API server behind a proxy, which kills the program that it is for when it sends its n-th request that
-// changes something, with the request applied or not.
-type killer struct {
-	*httptest.Server
-	mu      sync.Mutex
-	program *exec.Cmd
-	n       int // counts down; at 0 it kills
-	applied bool
-	killed  string // the request
-}
-
-func newKiller(t *testing.T) *killer {
-	t.Helper()
-	transport, err := rest.TransportFor(rig.REST)
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := url.Parse(rig.REST.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.Transport = transport
-	k := &killer{}
-	k.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if r.Method == http.MethodGet || r.URL.Query().Get("dryRun") != "" || r.ContentLength > 0 && r.Method == http.MethodDelete && isDryRun(r) {
-			proxy.ServeHTTP(w, r)
-			return
-		}
-		k.n--
-		if k.n != 0 {
-			proxy.ServeHTTP(w, r)
-			return
-		}
-		k.killed = r.Method + " " + r.URL.Path
-		if k.applied {
-			proxy.ServeHTTP(httptest.NewRecorder(), r)
-		}
-		_ = k.program.Process.Kill()
-		panic(http.ErrAbortHandler)
-	}))
-	t.Cleanup(k.Close)
-	return k
-}
-
-// isDryRun reads a small body, and puts it back.
-func isDryRun(r *http.Request) bool {
-	b, err := io.ReadAll(r.Body)
-	r.Body = io.NopCloser(bytes.NewReader(b))
-	return err == nil && bytes.Contains(b, []byte(`"dryRun"`))
-}
-
-// gpupilot runs the program. kill is the number of the request that changes something at which it is killed; 0: none.
-func (k *killer) gpupilot(t *testing.T, kill int, applied bool, args ...string) (string, error) {
-	t.Helper()
-	config := filepath.Join(t.TempDir(), "config")
-	text := fmt.Sprintf("current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: %q}}]\n", k.URL)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "../../../bin/gpupilot", append(args, "--kubeconfig", config)...)
-	k.mu.Lock()
-	k.program, k.n, k.applied, k.killed = cmd, kill, applied, ""
-	k.mu.Unlock()
-	out, err := cmd.CombinedOutput()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.killed != "" {
-		return string(out), errKilled
-	}
-	return string(out), err
-}
-
-var errKilled = errors.New("killed")
-
-func (k *killer) mustRun(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := k.gpupilot(t, 0, false, args...)
-	if err != nil {
-		t.Fatalf("%q: %v\n%s", args, err, out)
-	}
-	return out
-}
 
 // adoptable creates a workload under a real HorizontalPodAutoscaler, and returns that as the API server has it.
 func adoptable(t *testing.T, name string) *autoscalingv2.HorizontalPodAutoscaler {
@@ -214,8 +119,8 @@ func TestDocsHandOver(t *testing.T) {
 	}
 	hpa := adoptable(t, name)
 	seen := rig.Record(t, name)
-	k := newKiller(t)
-	run := func(i int) string { return k.mustRun(t, strings.Fields(commands[i])[1:]...) }
+	k := scalerig.NewKiller(t, rig.REST)
+	run := func(i int) string { return k.MustRun(t, strings.Fields(commands[i])[1:]...) }
 
 	if out := run(0); !strings.Contains(out, "dry run, nothing was changed") || !strings.Contains(out, "metric: DCGM_FI_DEV_GPU_UTIL") {
 		t.Errorf("%s", out)
@@ -256,38 +161,38 @@ func TestDocsHandOver(t *testing.T) {
 func TestAdoptKilled(t *testing.T) {
 	const name, object = "adopted", namespace + "/adopted"
 	hpa := adoptable(t, name)
-	seen, k := rig.Record(t, name), newKiller(t)
-	back := func() { k.mustRun(t, "release", object, "--dry-run=false", "--delete"); scalingHPA(t, hpa) }
+	seen, k := rig.Record(t, name), scalerig.NewKiller(t, rig.REST)
+	back := func() { k.MustRun(t, "release", object, "--dry-run=false", "--delete"); scalingHPA(t, hpa) }
 	for n := 1; ; n += 2 {
-		out, err := k.gpupilot(t, n, n%4 == 1, "adopt", "hpa", object, "--dry-run=false")
-		if !errors.Is(err, errKilled) {
+		out, err := k.Run(t, n, n%4 == 1, "adopt", "hpa", object, "--dry-run=false")
+		if !errors.Is(err, scalerig.ErrKilled) {
 			if err != nil || n < 4 {
 				t.Fatalf("adopt in %d requests: %v\n%s", n, err, out)
 			}
 			break
 		}
-		t.Log("killed in", k.killed)
+		t.Log("killed in", k.Killed())
 		if exists := !apierrors.IsNotFound(rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &v1alpha1.GPUAutoscaler{})); exists && n == 3 {
 			back() // from a stopped HPA
 		}
-		k.mustRun(t, "adopt", "hpa", object, "--dry-run=false")
+		k.MustRun(t, "adopt", "hpa", object, "--dry-run=false")
 		scalingOurs(t, name)
 		back()
 	}
 	scalingOurs(t, name)
 	for n := 1; ; n++ {
-		out, err := k.gpupilot(t, n, n%2 == 1, "release", object, "--dry-run=false")
-		if !errors.Is(err, errKilled) {
+		out, err := k.Run(t, n, n%2 == 1, "release", object, "--dry-run=false")
+		if !errors.Is(err, scalerig.ErrKilled) {
 			if err != nil || n < 3 {
 				t.Fatalf("release in %d requests: %v\n%s", n, err, out)
 			}
 			break
 		}
-		t.Log("killed in", k.killed)
+		t.Log("killed in", k.Killed())
 		if n == 2 {
 			back()
 		}
-		k.mustRun(t, "adopt", "hpa", object, "--dry-run=false")
+		k.MustRun(t, "adopt", "hpa", object, "--dry-run=false")
 		scalingOurs(t, name)
 	}
 	scalingHPA(t, hpa)
@@ -323,8 +228,8 @@ func TestAdoptScaledObject(t *testing.T) {
 		_ = rig.Client.Delete(context.Background(), &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
 		_ = rig.Client.Delete(context.Background(), so)
 	})
-	k := newKiller(t)
-	k.mustRun(t, "adopt", "scaledobject", object, "--dry-run=false", "--timeout", "2m")
+	k := scalerig.NewKiller(t, rig.REST)
+	k.MustRun(t, "adopt", "scaledobject", object, "--dry-run=false", "--timeout", "2m")
 	var h autoscalingv2.HorizontalPodAutoscaler
 	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "keda-hpa-" + name}, &h); !apierrors.IsNotFound(err) {
 		t.Errorf("KEDA's HPA is there: %v", err)
@@ -334,7 +239,7 @@ func TestAdoptScaledObject(t *testing.T) {
 	rig.WantReplicas(t, name, "5", func(n int32) bool { return n == adoptedReplicas+1 })
 
 	// Whoever removes the annotation by hand stops the GPUAutoscaler.
-	k.mustRun(t, "release", object, "--dry-run=false")
+	k.MustRun(t, "release", object, "--dry-run=false")
 	scalerig.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(so), so); err != nil {
 			return err
