@@ -199,8 +199,8 @@ SEQUENCES ?= 1000
 peers: ## compare the backtest's models of the HPA and the Knative autoscaler with the real ones; UPDATE=1 records the results
 	go test -count=1 -v -timeout 1h -run 'TestHPAIs|TestKPAIs' ./internal/scale/peers -args -ask -sequences $(SEQUENCES) $(if $(UPDATE),-update)
 
-keda: kube fakes all ## KEDA's own operator against the scaler: 25 CPU minutes once per machine to build KEDA
-	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags e2e -timeout 10m ./test/e2e/keda
+keda: kube fakes all ## KEDA's own operator against the scaler, and under adopt and release: 25 CPU minutes once per machine to build KEDA
+	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags e2e -timeout 20m ./test/e2e/keda
 
 bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, freshness, fleet, fleet-controller, pods, promql, adapter, keda, labels; BENCH_FLAGS='-targets 10000'
 	@exec bin/gpupilot-bench -out bin/bench.json $(if $(ONLY),-only '$(ONLY)') $(BENCH_FLAGS)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds KEDA's operator and metrics server from its Go module, for test/e2e/keda: 25 CPU minutes once per machine. The
-# result is kept under ${GPUPILOT_CACHE:-${XDG_CACHE_HOME:-~/.cache}/gpupilot}/keda-VERSION, which is printed. With --built
+# Builds KEDA's operator, metrics server and webhooks from its Go module, for test/e2e/keda: 25 CPU minutes once per machine.
+# The result is kept under ${GPUPILOT_CACHE:-${XDG_CACHE_HOME:-~/.cache}/gpupilot}/keda-VERSION, which is printed. With --built
 # nothing is built, and nothing is printed if it is not there.
 set -euo pipefail
 
 version=v2.21.0
 to=${GPUPILOT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpupilot}/keda-$version
-if [[ ! -x $to/adapter ]]; then
+if [[ ! -x $to/webhooks ]]; then
 	[[ ${1:-} != --built ]] || exit 0
 	echo "test/keda: building KEDA $version" >&2
 	work=$(mktemp -d)
@@ -21,7 +21,7 @@ if [[ ! -x $to/adapter ]]; then
 	rm -rf "$to" && mkdir -p "$to"
 	cd src
 	cp -R config/crd/bases "$to/crds"
-	for program in operator adapter; do
+	for program in operator adapter webhooks; do
 		GOWORK=off CGO_ENABLED=0 nice go build -trimpath -ldflags '-s -w' -o "$to/$program" "./cmd/$program"
 	done
 fi

@@ -92,7 +92,7 @@ func pki(t *testing.T, dir string) {
 }
 
 // start starts one of KEDA's programs until the test ends.
-func start(t *testing.T, s *stack.Stack, program string, args ...string) {
+func start(t *testing.T, s *stack.Stack, program string, args ...string) *os.Process {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	must(t, err)
@@ -107,6 +107,7 @@ func start(t *testing.T, s *stack.Stack, program string, args ...string) {
 			t.Logf("%s:\n%s", filepath.Base(program), b[max(0, len(b)-6000):])
 		}
 	})
+	return cmd.Process
 }
 
 func scaledObject(name, kind, port string, metadata string) string {
@@ -139,36 +140,53 @@ func awaitReplicas(t *testing.T, s *stack.Stack, name string, want int32) {
 	}))
 }
 
-func TestKEDA(t *testing.T) {
-	keda := os.Getenv("GPUPILOT_KEDA")
-	if keda == "" {
+// rig is a stack with KEDA.
+type rig struct {
+	*stack.Stack
+	keda, certs string // folders
+	port        string // of our scaler
+	backend     string // URL of the PromQL backend of both
+	value       atomic.Uint64
+	load        stack.Load
+}
+
+// newRig starts everything, until the test ends.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{keda: os.Getenv("GPUPILOT_KEDA"), certs: t.TempDir()}
+	if r.keda == "" {
 		t.Skip("GPUPILOT_KEDA is not set; make keda builds KEDA and runs this test")
 	}
-	var value atomic.Uint64
-	var load stack.Load
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[%d,"%d"]}]}}`, time.Now().Unix(), value.Load())
+		_, _ = fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[%d,"%d"]}]}}`, time.Now().Unix(), r.value.Load())
 	}))
-	defer backend.Close()
-	certs, port := t.TempDir(), freePort(t)
-	pki(t, certs)
-	s, err := stack.Start(t.Context(), stack.Config{
+	t.Cleanup(backend.Close)
+	r.backend, r.port = backend.URL, freePort(t)
+	pki(t, r.certs)
+	var err error
+	r.Stack, err = stack.Start(t.Context(), stack.Config{
 		Nodes: 1, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		ControllerArgs: []string{"--prometheus-url", backend.URL, "--keda-address", "127.0.0.1:" + port, "--keda-client-ca-file", filepath.Join(certs, "ca.crt")},
+		ControllerArgs: []string{"--prometheus-url", backend.URL, "--keda-address", "127.0.0.1:" + r.port, "--keda-client-ca-file", filepath.Join(r.certs, "ca.crt")},
 		Workloads: []simnode.Workload{{
 			Name: "gpu", Model: sim.Workload{Capacity: 10, Concurrency: 16, QueueLimit: 60},
-			Offered: load.At,
+			Offered: r.load.At,
 		}},
 	})
 	must(t, err)
-	t.Cleanup(s.Close)
+	t.Cleanup(r.Close)
 	t.Cleanup(func() {
-		if log, _ := os.ReadFile(s.ControllerLog()); t.Failed() {
+		if log, _ := os.ReadFile(r.ControllerLog()); t.Failed() {
 			t.Logf("controller.log:\n%s", log[max(0, len(log)-4000):])
 		}
 	})
-	startKEDA(t, s, keda, certs)
+	return r
+}
+
+func TestKEDA(t *testing.T) {
+	r := newRig(t)
+	s, port, load, value := r.Stack, r.port, &r.load, &r.value
+	startKEDA(t, s, r.keda, r.certs)
 	must(t, s.Client.Create(t.Context(), &v1alpha1.MetricQuery{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "queue"},
 		Spec:       v1alpha1.MetricQuerySpec{Query: &v1alpha1.MetricQueryPromQL{PromQL: "sum(queue_length)"}},
@@ -242,8 +260,8 @@ func streams(s *stack.Stack) error {
 }
 
 // startKEDA installs KEDA's CRDs, its APIService and the credentials of its triggers, and
-// starts its programs.
-func startKEDA(t *testing.T, s *stack.Stack, keda, certs string) {
+// starts its programs. It returns the operator, and what starts that again.
+func startKEDA(t *testing.T, s *stack.Stack, keda, certs string) (operator *os.Process, again func() *os.Process) {
 	t.Helper()
 	crds, err := filepath.Glob(filepath.Join(keda, "crds", "*.yaml"))
 	must(t, err)
@@ -308,10 +326,14 @@ spec:
   - {parameter: tlsClientKey, name: gpupilot, key: tls.key}
 `
 	must(t, stack.Eventually(t.Context(), patience, func() error { return s.Apply(t.Context(), []byte(manifests)) }))
-	start(t, s, filepath.Join(keda, "operator"), "--cert-dir", certs, "--metrics-bind-address", "127.0.0.1:"+freePort(t),
-		"--health-probe-bind-address", "127.0.0.1:"+freePort(t), "--metrics-service-bind-address", "127.0.0.1:"+grpcPort, "--ca-dir", certs)
+	again = func() *os.Process {
+		return start(t, s, filepath.Join(keda, "operator"), "--cert-dir", certs, "--metrics-bind-address", "127.0.0.1:"+freePort(t),
+			"--health-probe-bind-address", "127.0.0.1:"+freePort(t), "--metrics-service-bind-address", "127.0.0.1:"+grpcPort, "--ca-dir", certs)
+	}
+	operator = again()
 	start(t, s, filepath.Join(keda, "adapter"), "--secure-port", adapterPort, "--port", freePort(t), "--cert-dir", certs,
 		"--tls-cert-file", filepath.Join(certs, "tls.crt"), "--tls-private-key-file", filepath.Join(certs, "tls.key"),
 		"--metrics-service-address", "localhost:"+grpcPort, "--lister-kubeconfig", s.Cluster.Kubeconfig(),
 		"--authentication-kubeconfig", s.Cluster.Kubeconfig(), "--authorization-kubeconfig", s.Cluster.Kubeconfig())
+	return operator, again
 }
