@@ -43,10 +43,13 @@ type chain struct {
 	adapter *httptest.Server
 }
 
-// findPrometheus returns the program; "": there is none.
+// findPrometheus returns the program, of the PATH or of the cache of .ci/run; "": there is none.
 func findPrometheus() string {
-	home, _ := os.UserHomeDir() // without one there is no cache
-	for _, p := range []string{"prometheus", filepath.Join(home, ".cache/gpupilot/prometheus/usr/bin/prometheus")} {
+	cache := os.Getenv("GPUPILOT_CACHE")
+	if user, err := os.UserCacheDir(); cache == "" && err == nil {
+		cache = filepath.Join(user, "gpupilot")
+	}
+	for _, p := range []string{"prometheus", filepath.Join(cache, "prometheus/usr/bin/prometheus")} {
 		if found, err := exec.LookPath(p); err == nil {
 			return found
 		}

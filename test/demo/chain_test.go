@@ -66,21 +66,37 @@ func TestAdapter(t *testing.T) {
 }
 
 func TestFindPrometheus(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	t.Setenv("HOME", t.TempDir())
+	t.Chdir(t.TempDir())
+	for _, name := range []string{"PATH", "HOME", "GPUPILOT_CACHE", "XDG_CACHE_HOME"} {
+		t.Setenv(name, "")
+	}
 	if got := findPrometheus(); got != "" {
 		t.Errorf("found %q", got)
 	}
-	dir := filepath.Join(os.Getenv("HOME"), ".cache/gpupilot/prometheus/usr/bin")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
+	f := func(variable, folder string) { // of the variable's folder
+		t.Helper()
+		root := t.TempDir()
+		t.Setenv(variable, root)
+		if got := findPrometheus(); got != "" {
+			t.Errorf("%s: found %q in an empty folder", variable, got)
+		}
+		dir := filepath.Join(root, folder)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		program := filepath.Join(dir, "prometheus")
+		if err := os.WriteFile(program, nil, 0o700); err != nil { //nolint:gosec // it is to be executable
+			t.Fatal(err)
+		}
+		if got := findPrometheus(); got != program {
+			t.Errorf("%s: found %q, want %q", variable, got, program)
+		}
+		t.Setenv(variable, "")
 	}
-	if err := os.WriteFile(filepath.Join(dir, "prometheus"), nil, 0o700); err != nil { //nolint:gosec // it is to be executable
-		t.Fatal(err)
-	}
-	if got := findPrometheus(); got != filepath.Join(dir, "prometheus") {
-		t.Errorf("found %q", got)
-	}
+	f("HOME", ".cache/gpupilot/prometheus/usr/bin")
+	f("XDG_CACHE_HOME", "gpupilot/prometheus/usr/bin")
+	f("GPUPILOT_CACHE", "prometheus/usr/bin")
+	f("PATH", ".")
 }
 
 // The usual chain takes minutes: it is left out of a short demo, and where there is no Prometheus.

@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
 // history makes samples one second apart: needs and replicas by second. All
 // replicas serve three seconds after they were asked for.
 func history(needs, replicas []int) *track {
-	t := &track{name: llm}
+	t := &track{name: llm, least: 1}
 	for i := range needs {
 		t.add(sample{
 			at: time.Duration(i) * time.Second, need: needs[i], replicas: replicas[i],
@@ -64,7 +66,7 @@ func TestVerdict(t *testing.T) {
 	good := times(7, 1, 28, 6, 12, 6, 28, 1)
 	f := func(name string, llmReplicas, classicReplicas, needs []int, recorded bool, want ...string) {
 		t.Helper()
-		got := verdict(history(needs, llmReplicas).summarise(), history(needs, classicReplicas).summarise(), recorded, false)
+		got := verdict(history(needs, llmReplicas).summarise(), history(needs, classicReplicas).summarise(), 1, recorded, false)
 		if len(got) != len(want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 			return
@@ -88,6 +90,64 @@ func TestVerdict(t *testing.T) {
 	f("but must be followed", times(75, 2), good, needs, true, "never scaled up", "never scaled down")
 }
 
+// Beside the usual chain the replicas of the night are no excess, the objective is to be kept, and nothing is expected of
+// classic.
+func TestVerdictBesideTheChain(t *testing.T) {
+	needs := times(5, 2, 30, 6, 40, 2)
+	f := func(replicas []int, missed float64, recorded bool, want string) {
+		t.Helper()
+		tr := history(needs, replicas)
+		tr.least = 3
+		for i := range tr.samples {
+			tr.samples[i].ended, tr.samples[i].missed = float64(1000*i), 1000*missed*float64(i)
+		}
+		tr.now = tr.samples[len(tr.samples)-1]
+		if got := strings.Join(verdict(tr.summarise(), summary{}, 3, recorded, true), "; "); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	good := times(7, 3, 28, 6, 12, 6, 28, 3)
+	f(good, 0.01, false, "")
+	f(good, 0.011, false, "llm missed the objective of 99%: 1.1 % of its requests were beyond a limit")
+	f(good, 0.5, true, "") // a recorded load may jump faster than replicas start
+	f(times(7, 4, 28, 6, 12, 6, 28, 4), 0, false, "llm began with 4 replicas, not 3; llm ended with 4 replicas, not 3; llm had 4 replicas at 00:00, more than 1.5 times the 2 needed")
+
+	tr := history(needs, good)
+	tr.least = 3
+	s := tr.summarise()
+	if s.scaleUp != (moment{2 * time.Second, true}) || s.back != (moment{12 * time.Second, true}) {
+		t.Errorf("up after %v, back after %v", s.scaleUp, s.back)
+	}
+	early := history(needs, times(3, 3, 32, 6, 12, 6, 28, 3))
+	early.least = 3
+	if s := early.summarise(); s.scaleUp != (moment{0, true}) {
+		t.Errorf("scaled up before the load needed it: %v", s.scaleUp)
+	}
+}
+
+func TestWorkingDay(t *testing.T) {
+	s, err := newScenario("360", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := s
+	s = s.withChain("/usr/bin/prometheus")
+	if s.startup != chainStartup || s.least != chainLeast || short.startup != startup || short.least != 1 || short.full != target {
+		t.Errorf("with the chain %+v, without it %+v", s, short)
+	}
+	if s.shape.Duration() != s.length || s.shape.At(0) != 0 || s.shape.At(25*time.Second) != chainBase || s.shape.At(200*time.Second) != peakLoad || s.shape.At(s.length) != chainBase {
+		t.Error("the load is not a working day")
+	}
+	// It is full where the first request misses a limit.
+	l := latency()
+	if below, above := l.Missed(sim.Load{Utilization: s.full}, capacity), l.Missed(sim.Load{Utilization: s.full + 0.2}, capacity); below != 0 || above <= 0 || s.full < target {
+		t.Errorf("at %g %% %g miss, above %g", s.full, below, above)
+	}
+	if night, noon := s.need(chainBase), s.need(peakLoad); night != chainLeast-1 || noon != 6 {
+		t.Errorf("the night needs %d replicas, noon %d", night, noon)
+	}
+}
+
 func TestScenario(t *testing.T) {
 	s, err := newScenario("90", "", "")
 	if err != nil {
@@ -96,7 +156,7 @@ func TestScenario(t *testing.T) {
 	if s.length != 90*time.Second || s.shape.Duration() != s.length || s.hpaSync != quickSync {
 		t.Errorf("%+v", s)
 	}
-	if need(s.shape.At(0)) != 1 || need(s.shape.At(40*time.Second)) != 6 || need(s.shape.At(s.length)) != 1 {
+	if s.need(s.shape.At(0)) != 1 || s.need(s.shape.At(40*time.Second)) != 6 || s.need(s.shape.At(s.length)) != 1 {
 		t.Error("the load does not go from 1 to 6 and back")
 	}
 	if s, err = newScenario("", "", ""); err != nil || s.length != 0 || s.hpaSync != slowSync {

@@ -37,10 +37,13 @@ const (
 	maxReplicas        = 12
 	target             = 60.0             // percent of GPU utilisation
 	startup            = 12 * time.Second // of a replica: weights are loaded
+	chainStartup       = 6 * time.Second  // beside the usual chain
 	stabilization      = 10 * time.Second // before scaling down, for both
 	capacity           = 10.0             // requests a second of one replica at 100 %
 	peakLoad           = 36.0             // requests a second: 6 replicas at the target
 	baseLoad           = 3.0              // requests a second: half a replica at the target
+	chainBase          = 12.0             // requests a second at night beside the usual chain
+	chainLeast         = 3                // minReplicas there: what the night needs, and one more
 	// queueLimit is how many requests wait at most; clients give up on more.
 	queueLimit = 30
 	// lead is the quiet before a replayed load, and tail the one after it, in
@@ -49,6 +52,7 @@ const (
 	// The objective: its limits are edges of vLLM's histograms.
 	firstLimit, tokenLimit = time.Second, 25 * time.Millisecond
 	objective              = "99%"
+	allowedMisses          = 0.01
 	// shortRound is the length of the built-in load where nobody gives one.
 	shortRound = 3 * time.Minute
 	// slowSync is Kubernetes' default for the HorizontalPodAutoscaler, quickSync
@@ -68,7 +72,10 @@ type scenario struct {
 	length   time.Duration // of the demo; 0: until Ctrl-C
 	recorded bool          // a replayed or drawn load: it need not end where it began
 	hpaSync  time.Duration
-	chain    string // the Prometheus of the usual chain; "": classic reads GPUPilot's metrics
+	startup  time.Duration // of a replica
+	least    int32         // minReplicas
+	full     float64       // percent of GPU utilisation up to which a replica is not overloaded
+	chain    string        // the Prometheus of the usual chain; "": classic reads GPUPilot's metrics
 }
 
 // withChain is the scenario beside the usual chain, where it is long enough and there is a Prometheus.
@@ -76,20 +83,22 @@ func (s scenario) withChain(prometheus string) scenario {
 	if prometheus == "" || s.length > 0 && s.length < chainEnough {
 		return s
 	}
-	s.chain = prometheus
-	switch {
-	case s.recorded:
-	case s.length == 0:
-		s.shape = load.Loop{Shape: slowRise(chainRound)}
-	default:
-		s.shape = slowRise(s.length)
+	s.chain, s.full = prometheus, fullByLimits()
+	if s.recorded {
+		return s
+	}
+	s.startup, s.least = chainStartup, chainLeast
+	if s.length == 0 {
+		s.shape = load.Loop{Shape: workingDay(chainRound)}
+	} else {
+		s.shape = workingDay(s.length)
 	}
 	return s
 }
 
 // newScenario parses DEMO_SECONDS, LOAD and SPEED; empty: not set.
 func newScenario(seconds, file, speed string) (scenario, error) {
-	var s scenario
+	s := scenario{startup: startup, least: 1, full: target}
 	if seconds != "" {
 		n, err := strconv.ParseFloat(seconds, 64)
 		if err != nil || !(n >= 1 && n <= 86400) {
@@ -177,16 +186,9 @@ func (s scenario) replay(file, speed string) (scenario, error) {
 
 // builtIn is a day of a service in one round: quiet, a steep morning, noon, a
 // steep evening, and a night that is long enough for the replicas to go.
-func builtIn(d time.Duration) load.Shape { return day(d, 0.20, 0.38) }
-
-// slowRise is builtIn with a morning of a third of the round, so that a start of a replica is a tenth of it, and a night that is
-// longer than an objective keeps replicas.
-func slowRise(d time.Duration) load.Shape { return day(d, 0.33, 0.17) }
-
-// day is a day whose morning and noon take these shares of it.
-func day(d time.Duration, morningShare, noonShare float64) load.Shape {
+func builtIn(d time.Duration) load.Shape {
 	part := func(x float64) time.Duration { return time.Duration(x * float64(d)) }
-	quiet, morning, noon, evening := part(0.05), part(morningShare), part(noonShare), part(0.05)
+	quiet, morning, noon, evening := part(0.05), part(0.20), part(0.38), part(0.05)
 	return load.Sequence{
 		load.Constant{Rate: baseLoad, For: quiet},
 		load.Ramp{From: baseLoad, To: peakLoad, For: morning},
@@ -194,6 +196,31 @@ func day(d time.Duration, morningShare, noonShare float64) load.Shape {
 		load.Ramp{From: peakLoad, To: baseLoad, For: evening},
 		load.Constant{Rate: baseLoad, For: d - quiet - morning - noon - evening},
 	}
+}
+
+// workingDay is the day beside the usual chain: the morning triples the load. In a round of six minutes that takes 150 s,
+// as 50 minutes at 20 times the speed, and a replica starts in 6 s, as in two minutes. The morning of gpupilot demo takes as
+// long. The load begins softly: a day does not begin with a step. The night is longer than an objective keeps replicas.
+func workingDay(d time.Duration) load.Shape {
+	part := func(x float64) time.Duration { return time.Duration(x * float64(d)) }
+	dawn, quiet, morning, noon, evening := part(0.04), part(0.03), part(0.42), part(0.13), part(0.05)
+	return load.Sequence{
+		load.Ramp{From: 0, To: chainBase, For: dawn},
+		load.Constant{Rate: chainBase, For: quiet},
+		load.Ramp{From: chainBase, To: peakLoad, For: morning},
+		load.Constant{Rate: peakLoad, For: noon},
+		load.Ramp{From: peakLoad, To: chainBase, For: evening},
+		load.Constant{Rate: chainBase, For: d - dawn - quiet - morning - noon - evening},
+	}
+}
+
+// fullByLimits is the utilisation, in percent, from which a server misses a limit of the objective.
+func fullByLimits() float64 {
+	l, u := latency(), 0.0
+	for u < 100 && l.Missed(sim.Load{Utilization: u + 0.1}, capacity) == 0 {
+		u += 0.1
+	}
+	return u
 }
 
 // latency is that of both workloads' servers: at 70 % utilisation the first requests exceed tokenLimit.
@@ -205,20 +232,20 @@ func model() sim.Workload {
 	return sim.Workload{Capacity: capacity, Concurrency: 64, QueueLimit: queueLimit}
 }
 
-// need returns the number of replicas that the offered load needs at the target.
-func need(offered float64) int {
+// need returns the number of replicas that the offered load needs.
+func (s *scenario) need(offered float64) int {
 	m := model()
-	return m.Need(offered, target)
+	return m.Need(offered, s.full)
 }
 
 // autoscaler is llm's.
-func autoscaler() *v1alpha1.GPUAutoscaler {
-	one, window := int32(1), int32(stabilization.Seconds())
+func (s *scenario) autoscaler() *v1alpha1.GPUAutoscaler {
+	least, window := s.least, int32(stabilization.Seconds())
 	return &v1alpha1.GPUAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: llm},
 		Spec: v1alpha1.GPUAutoscalerSpec{
 			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: llm},
-			MinReplicas:    &one, MaxReplicas: maxReplicas,
+			MinReplicas:    &least, MaxReplicas: maxReplicas,
 			Signals: []v1alpha1.Signal{{
 				GPU:    &v1alpha1.GPUSignal{Metric: "Utilization"},
 				Target: &v1alpha1.Target{Type: v1alpha1.AverageValue, Value: *resource.NewQuantity(target, resource.DecimalSI)},
@@ -229,8 +256,8 @@ func autoscaler() *v1alpha1.GPUAutoscaler {
 }
 
 // promise is llm's beside the usual chain.
-func promise() *v1alpha1.GPUAutoscaler {
-	a := autoscaler()
+func (s *scenario) promise() *v1alpha1.GPUAutoscaler {
+	a := s.autoscaler()
 	a.Spec.Signals = []v1alpha1.Signal{{
 		Preset: v1alpha1.PresetVLLM,
 		SLO: &v1alpha1.SLO{
@@ -241,8 +268,8 @@ func promise() *v1alpha1.GPUAutoscaler {
 }
 
 // chainHPA is classic's behind the usual chain: on the recording rule, with the settings of plainHPA.
-func chainHPA() *autoscalingv2.HorizontalPodAutoscaler {
-	h := plainHPA()
+func (s *scenario) chainHPA() *autoscalingv2.HorizontalPodAutoscaler {
+	h := s.plainHPA()
 	h.Spec.Metrics = []autoscalingv2.MetricSpec{{
 		Type: autoscalingv2.ExternalMetricSourceType,
 		External: &autoscalingv2.ExternalMetricSource{
@@ -255,15 +282,15 @@ func chainHPA() *autoscalingv2.HorizontalPodAutoscaler {
 
 // plainHPA is classic's: Kubernetes' own, on the same metric through
 // custom.metrics.k8s.io. Its behavior is as free as llm's.
-func plainHPA() *autoscalingv2.HorizontalPodAutoscaler {
-	one, none, window := int32(1), int32(0), int32(stabilization.Seconds())
+func (s *scenario) plainHPA() *autoscalingv2.HorizontalPodAutoscaler {
+	least, none, window := s.least, int32(0), int32(stabilization.Seconds())
 	most := autoscalingv2.MaxChangePolicySelect
 	all := []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: 900, PeriodSeconds: 1}}
 	return &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: classic},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
 			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: classic},
-			MinReplicas:    &one, MaxReplicas: maxReplicas,
+			MinReplicas:    &least, MaxReplicas: maxReplicas,
 			Metrics: []autoscalingv2.MetricSpec{{
 				Type: autoscalingv2.PodsMetricSourceType,
 				Pods: &autoscalingv2.PodsMetricSource{

@@ -20,10 +20,16 @@ type Latency struct {
 // spread is how far the latencies of single requests are from the mean, as a share of it.
 const slowest, spread = 0.6, 0.2
 
-// of returns the mean latencies at a load, in seconds.
-func (l *Latency) of(x sim.Load, capacity float64) (first, token float64) {
+// At returns the mean latencies at a load, in seconds.
+func (l *Latency) At(x sim.Load, capacity float64) (first, token float64) {
 	times := 1 / (1 - slowest*x.Utilization/100)
 	return l.First.Seconds()*times + x.Waiting/capacity, l.Token.Seconds() * times
+}
+
+// Missed returns the share of the requests served at a load that take longer than a limit.
+func (l *Latency) Missed(x sim.Load, capacity float64) float64 {
+	first, token := l.At(x, capacity)
+	return 1 - min(within(first, l.FirstLimit.Seconds()), within(token, l.TokenLimit.Seconds()))
 }
 
 // within is the share of latencies with this mean that are at most a limit.
@@ -48,7 +54,7 @@ func (t *times) add(l *Latency, x sim.Load, capacity, served float64) {
 	if l == nil {
 		return
 	}
-	first, token := l.of(x, capacity)
+	first, token := l.At(x, capacity)
 	t.firstSum, t.tokenSum = t.firstSum+served*first, t.tokenSum+served*token
 	for sums, edges := range map[*[]float64][]bucket{&t.first: firstEdges, &t.token: tokenEdges} {
 		if *sums == nil {

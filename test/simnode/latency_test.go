@@ -17,7 +17,7 @@ func TestLatencyFollowsTheLoad(t *testing.T) {
 	f := func(utilization, waiting, first, token, missed float64) {
 		t.Helper()
 		x := sim.Load{Utilization: utilization, Waiting: waiting, Served: 100}
-		gotFirst, gotToken := l.of(x, 10)
+		gotFirst, gotToken := l.At(x, 10)
 		got := w.missed(x)
 		if math.Abs(gotFirst-first) > 1e-9 || math.Abs(gotToken-token) > 1e-9 || math.Abs(got-missed) > 1e-6 {
 			t.Errorf("at %v %% with %v waiting: %v s, %v s, %v missed; want %v, %v, %v", utilization, waiting, gotFirst, gotToken, got, first, token, missed)

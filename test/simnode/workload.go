@@ -123,8 +123,7 @@ func (w *workload) missed(l sim.Load) float64 {
 	if w.Latency == nil {
 		return 0
 	}
-	first, token := w.Latency.of(l, w.Model.Capacity)
-	return l.Served * (1 - min(within(first, w.Latency.FirstLimit.Seconds()), within(token, w.Latency.TokenLimit.Seconds())))
+	return l.Served * w.Latency.Missed(l, w.Model.Capacity)
 }
 
 // writeStates writes the states of every node's GPUs, which depend on their holders.
