@@ -23,7 +23,7 @@ type demoOptions struct {
 	speed  float64
 	listen string
 	seed   uint64
-	price  float64
+	price  string
 }
 
 // demoCommand shows GPUPilot beside other autoscalers, without a cluster.
@@ -48,7 +48,7 @@ cluster and no network.`,
 	f.Float64Var(&o.speed, "speed", 60, "how many times as fast as real time; 0: as fast as this machine can")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "the address of the page; port 0: a free one")
 	f.Uint64Var(&o.seed, "seed", 1, "draws other requests of the same load")
-	f.Float64Var(&o.price, "gpu-price", 2, "USD of a GPU-hour, for the costs")
+	f.StringVar(&o.price, "gpu-price", "2", "USD of a GPU-hour for the costs, as the controller's flag: 2.5, or A100=2,H100=3. The demo's GPUs are A100")
 	return cmd
 }
 
@@ -60,10 +60,11 @@ func (o *demoOptions) run(ctx context.Context, out io.Writer) error {
 	if !(o.speed >= 0) {
 		return fmt.Errorf("--speed is %g: want 0 or more", o.speed)
 	}
-	if !(o.price >= 0) {
-		return fmt.Errorf("--gpu-price is %g: want 0 or more", o.price)
+	prices, err := parsePrices(o.price)
+	if err != nil {
+		return err
 	}
-	d, err := demo.New(demo.Config{Load: load, Seed: o.seed, Price: o.price})
+	d, err := demo.New(demo.Config{Load: load, Seed: o.seed, Prices: prices})
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 // mcpCommand lets agents ask about the fleet.
 func mcpCommand() *cobra.Command {
 	var o doctorOptions
-	var price float64
+	var prices string
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Let an agent ask about the fleet: a read-only MCP server on standard input and output",
@@ -26,8 +26,9 @@ explanations, what-if questions, GPUs and the checks of doctor. It only reads, w
 explain and doctor do. Each answer has at most 8 kB and says what was left out.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !(price >= 0) {
-				return fmt.Errorf("--gpu-price is %g: want 0 or more", price)
+			list, err := parsePrices(prices)
+			if err != nil {
+				return err
 			}
 			o.controller.Cluster, o.controller.Named = &o.where, cmd.Flags().Changed("controller")
 			o.namespace = "gpupilot-system"
@@ -35,7 +36,7 @@ explain and doctor do. Each answer has at most 8 kB and says what was left out.`
 				o.namespace = namespace
 			}
 			return mcp.Serve(cmd.Context(), mcp.Deps{
-				Controller: &o.controller, Autoscaler: o.autoscaler, Price: price, Version: version,
+				Controller: &o.controller, Autoscaler: o.autoscaler, Prices: list, Version: version,
 				Doctor: func(ctx context.Context, s *doctor.Selection) (*doctor.Report, error) {
 					r, _, err := o.report(ctx, s)
 					return r, err
@@ -45,7 +46,7 @@ explain and doctor do. Each answer has at most 8 kB and says what was left out.`
 	}
 	o.where.ConnectionFlags(cmd.Flags())
 	o.controller.Flags(cmd.Flags())
-	cmd.Flags().Float64Var(&price, "gpu-price", 0, "USD of a GPU-hour, for the costs (default: the controller's)")
+	cmd.Flags().StringVar(&prices, "gpu-price", "", pricesUsage)
 	return cmd
 }
 

@@ -54,13 +54,23 @@ func (o *fleetOptions) flags(f *pflag.FlagSet) {
 // pricesUsage is the usage of --gpu-price.
 const pricesUsage = "USD of a GPU-hour for the costs, as the controller's flag: 2.5, or NVIDIA H200=4.1,L4=0.8,pool:spot=1.2,*=2 (default: the controller's)"
 
+// parsePrices parses --gpu-price.
+func parsePrices(text string) (price.Table, error) {
+	t, err := price.Parse(text)
+	if err != nil {
+		return t, fmt.Errorf("--gpu-price is %.60s: %w", text, err)
+	}
+	return t, nil
+}
+
 // source returns what is read.
 func (o *fleetOptions) source(cmd *cobra.Command) (top.Source, error) {
 	if !slices.Contains(top.Formats, o.format) {
 		return nil, fmt.Errorf("--output is %q: want %s", o.format, strings.Join(top.Formats, ", "))
 	}
-	if err := price.Into(&o.price, &o.prices)(); err != nil {
-		return nil, fmt.Errorf("--gpu-price: %w", err)
+	var err error
+	if o.prices, err = parsePrices(o.price); err != nil {
+		return nil, err
 	}
 	if o.all {
 		o.where.Namespace = ""

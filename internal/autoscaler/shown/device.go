@@ -35,7 +35,7 @@ func Device(store *series.Store, node, uuid string, now time.Time, fresh time.Du
 		return out, false
 	}
 	d := &all[at]
-	out = view.Device{Time: now, MaxAge: fresh, Node: node, GPU: gpuOf(d, now, fresh, new([]float64)), Fields: make([]view.DeviceField, 0, len(d.Values))}
+	out = view.Device{Time: now, MaxAge: fresh, Node: node, GPU: gpuOf(d, now, fresh, new([]float64), new([]int)), Fields: make([]view.DeviceField, 0, len(d.Values))}
 	var w series.Window
 	for i := range d.Values {
 		x := &d.Values[i]

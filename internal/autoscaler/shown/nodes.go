@@ -29,6 +29,7 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 	nodes := []view.Node{}
 	all := store.Devices("", fields, now, maxAge)
 	values := make([]float64, 0, len(all)*(len(fields)+1)) // one allocation for all GPUs
+	indexes := make([]int, 0, len(all))
 	for i := range all {
 		d := &all[i]
 		node := d.Labels.Node
@@ -39,16 +40,19 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 		if slices.ContainsFunc(last.GPUs, func(g view.GPU) bool { return g.UUID == d.Device }) {
 			continue // an agent and a dcgm-exporter on one node
 		}
-		last.GPUs = append(last.GPUs, gpuOf(d, now, fresh, &values))
+		last.GPUs = append(last.GPUs, gpuOf(d, now, fresh, &values, &indexes))
 	}
 	for i := range nodes {
 		about := devices.About(nodes[i].Name)
 		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.Pool, about.Model, about.Fault
 		for j := range nodes[i].GPUs {
 			g := &nodes[i].GPUs[j]
-			if g.USDPerHour = about.USDPerHour; price.IsInstance(g.UUID) && len(g.Owners) > 0 {
-				pod, _ := pods.Get(g.Owners[0].Namespace, g.Owners[0].Pod)
-				g.Share, g.USDPerHour = about.Instance(pod)
+			if g.USDPerHour = about.USDPerHour; price.IsInstance(g.UUID) && (len(g.Owners) > 0 || g.Slices > 0) {
+				var pod *corev1.Pod
+				if len(g.Owners) > 0 {
+					pod, _ = pods.Get(g.Owners[0].Namespace, g.Owners[0].Pod)
+				}
+				g.Share, g.USDPerHour = about.Instance(g.Slices, pod)
 			}
 		}
 	}
@@ -57,9 +61,13 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 
 // gpuOf converts a device for the page. Values that are more than fresh older than
 // the newest one are left out, because the page shows only the newest age. The values
-// are appended to values, which has room for them.
-func gpuOf(d *series.DeviceView, now time.Time, fresh time.Duration, values *[]float64) view.GPU {
-	g := view.GPU{UUID: d.Device, HeldSince: d.Since}
+// are appended to values and indexes, which have room for them.
+func gpuOf(d *series.DeviceView, now time.Time, fresh time.Duration, values *[]float64, indexes *[]int) view.GPU {
+	g := view.GPU{UUID: d.Device, Slices: d.Slices, HeldSince: d.Since}
+	if d.Index >= 0 {
+		*indexes = append(*indexes, d.Index)
+		g.Index = &(*indexes)[len(*indexes)-1]
+	}
 	var newest time.Time
 	for i := range d.Values {
 		if at := d.Values[i].At; at.After(newest) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -44,11 +46,23 @@ func TestPricesOfNodes(t *testing.T) {
 	podtest.Expose(t, store, "agent-g", series.TargetLabels{Node: "a"}, now, podtest.Utilization("GPU-7", 0, nil)) // free
 	podtest.Expose(t, store, "agent-h", series.TargetLabels{Node: "b"}, now, podtest.Utilization("GPU-2/gi2", 0, nil))
 
+	// What an exporter says of an instance's profile tells its share, also of one that nobody holds or whose pod has it
+	// from a resource claim.
+	dra := podtest.Pod("app", "pod-dra", now.Add(-time.Hour), podtest.Containers(podtest.Container()))
+	dra.Spec.NodeName = "b"
+	pods.Pods = append(pods.Pods, dra)
+	instance := func(name string, slices int, pod *corev1.Pod) podtest.Device {
+		d := podtest.Utilization(name, 0, pod)
+		d.Slices = slices
+		return d
+	}
+	podtest.Expose(t, store, "agent-i", series.TargetLabels{Node: "b"}, now, instance("GPU-8/gi1", 3, dra), instance("GPU-8/gi2", 4, nil), instance("MIG-9", 1, dra))
+
 	type cost struct {
 		usd, share float64 // usd below 0: no price
 	}
 	want := map[string]cost{
-		"GPU-1": {4, 0}, "GPU-2/gi1": {1, 2.0 / 7}, "MIG-3": {0.5, 1.0 / 7}, "GPU-4/gi1": {-1, 0}, "GPU-5": {-1, 0}, "GPU-6/gi2": {1.4, 1}, "GPU-7": {4, 0},
+		"GPU-1": {4, 0}, "GPU-2/gi1": {1, 2.0 / 7}, "MIG-3": {0.5, 1.0 / 7}, "GPU-4/gi1": {-1, 0}, "GPU-5": {-1, 0}, "GPU-6/gi2": {1.4, 1}, "GPU-7": {4, 0}, "GPU-8/gi1": {1.5, 3.0 / 7}, "GPU-8/gi2": {2, 4.0 / 7}, "MIG-9": {0.5, 1.0 / 7},
 	}
 	got := map[string]bool{}
 	for _, n := range Nodes(store, devices, &pods, now, 5*time.Second) {
@@ -57,6 +71,9 @@ func TestPricesOfNodes(t *testing.T) {
 			w, ok := want[g.UUID]
 			if !ok {
 				continue
+			}
+			if g.Index == nil {
+				t.Errorf("%s has no index", g.UUID)
 			}
 			usd := -1.0
 			if g.USDPerHour != nil {

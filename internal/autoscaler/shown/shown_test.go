@@ -27,7 +27,7 @@ func TestDevicesShowTheirAge(t *testing.T) {
 				values = append(values, series.FieldSample{Field: field, Sample: series.Sample{At: now.Add(-age), Value: 7}})
 			}
 		}
-		g := gpuOf(&series.DeviceView{Device: "GPU-1", Values: values}, now, 5*time.Second, new([]float64))
+		g := gpuOf(&series.DeviceView{Device: "GPU-1", Values: values}, now, 5*time.Second, new([]float64), new([]int))
 		if g.Age != wantAge || (g.Utilization != nil) != wantUtil || (g.PowerWatts != nil) != wantPower {
 			t.Errorf("utilisation %v old, power %v: age %v, utilisation %v, power %v", utilAge, powerAge, g.Age, g.Utilization != nil, g.PowerWatts != nil)
 		}

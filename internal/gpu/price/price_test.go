@@ -86,7 +86,8 @@ func TestBadPrices(t *testing.T) {
 func TestShares(t *testing.T) {
 	f := func(profile, model string, want float64) {
 		t.Helper()
-		if got, ok := Share(profile, model); math.Abs(got-want) > 1e-9 || ok != (want > 0) {
+		n, ok := Slices(profile)
+		if got := Share(n, model); math.Abs(got-want) > 1e-9 || ok != (want > 0) {
 			t.Errorf("%s of %s is %g, %v; want %g", profile, model, got, ok, want)
 		}
 	}
@@ -159,8 +160,8 @@ func FuzzParse(f *testing.F) {
 		if a != b || okA != okB || okA && !list.Has() {
 			t.Errorf("%q: %s costs %g, %v, and %g, %v when read again", text, model, a, okA, b, okB)
 		}
-		if share, ok := Share(text, model); ok && !(share > 0 && share <= 1) {
-			t.Errorf("%q is %g of a GPU", text, share)
+		if n, ok := Slices(text); ok && !(n > 0 && Share(n, model) > 0 && Share(n, model) <= 1) {
+			t.Errorf("%q has %d slices, %g of a GPU", text, n, Share(n, model))
 		}
 	})
 }

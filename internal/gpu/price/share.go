@@ -12,9 +12,9 @@ func IsInstance(device string) bool {
 	return strings.HasPrefix(device, "MIG-") || strings.Contains(device, "/gi")
 }
 
-// Share returns the share of its GPU that a MIG profile takes, such as 3/7 for 3g.20gb, by its
-// compute slices. ok is false if the text is no profile.
-func Share(profile, model string) (share float64, ok bool) {
+// Slices returns the compute slices of a MIG profile, such as 3 of 3g.20gb. ok is false if the text
+// is no profile.
+func Slices(profile string) (n int, ok bool) {
 	if c, rest, found := strings.Cut(profile, "c."); found { // a compute instance: 1c.3g.20gb
 		if _, ok := digit(c); !ok {
 			return 0, false
@@ -22,13 +22,14 @@ func Share(profile, model string) (share float64, ok bool) {
 		profile = rest
 	}
 	g, size, found := strings.Cut(profile, "g.")
-	n, ok := digit(g)
-	if !found || !ok || !strings.Contains(size, "gb") {
+	if n, ok = digit(g); !found || !ok || !strings.Contains(size, "gb") {
 		return 0, false
 	}
-	slices := slicesOf(model)
-	return min(1, float64(n)/slices), true
+	return n, true
 }
+
+// Share returns the share of a GPU that so many of its compute slices are.
+func Share(slices int, model string) float64 { return min(1, float64(slices)/slicesOf(model)) }
 
 func digit(s string) (n int, ok bool) {
 	if len(s) != 1 || s[0] < '1' || s[0] > '7' {
@@ -54,5 +55,6 @@ func ModelShare(model string) (share float64, ok bool) {
 	if !found {
 		return 0, false
 	}
-	return Share(profile, model)
+	n, ok := Slices(profile)
+	return Share(n, model), ok
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
@@ -21,9 +22,9 @@ import (
 
 // Config holds the settings of a demo.
 type Config struct {
-	Load  Load
-	Seed  uint64
-	Price float64 // USD of a GPU-hour
+	Load   Load
+	Seed   uint64
+	Prices price.Table
 }
 
 // The service: what it promises, and how large it is.
@@ -89,6 +90,7 @@ type Demo struct {
 	cfg         Config
 	contestants []contestant
 	live        *backtest.Live
+	price       float64 // USD of a GPU-hour; 0: not known
 
 	mu      sync.Mutex
 	second  int
@@ -110,6 +112,7 @@ func New(cfg Config) (*Demo, error) {
 		return nil, err
 	}
 	d := &Demo{cfg: cfg}
+	d.price, _ = cfg.Prices.Of("", model.GPU)
 	if d.contestants, err = contestants(); err != nil {
 		return nil, err
 	}
@@ -203,7 +206,7 @@ func (d *Demo) State(from int) *State {
 	defer d.mu.Unlock()
 	s := &State{
 		Load: d.cfg.Load.Name, About: d.cfg.Load.About, Start: int(d.cfg.Load.start * 3600), Second: d.second, Seconds: d.live.Seconds(), Done: d.done,
-		Objective: 100 * objective, Price: d.cfg.Price, Need: d.live.Need(d.second), Object: object, Points: []Point{},
+		Objective: 100 * objective, Price: d.price, Need: d.live.Need(d.second), Object: object, Points: []Point{},
 	}
 	i, _ := slices.BinarySearchFunc(d.points, from, func(p Point, at int) int { return p.Second - at })
 	s.Points = append(s.Points, d.points[i:]...)
@@ -227,7 +230,10 @@ func (d *Demo) contestant(i int) Contestant {
 	out.Ended, out.Missed, out.GPUHours = svc.Tally()
 	out.MissedPercent = percentOf(out.Missed, out.Ended)
 	out.Kept = out.MissedPercent <= 100*(1-objective)+1e-9
-	out.Cost = out.GPUHours * d.cfg.Price
+	if d.price > 0 {
+		cost := out.GPUHours * d.price
+		out.Cost = &cost
+	}
 	return out
 }
 

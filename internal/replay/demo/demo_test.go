@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -21,7 +22,11 @@ func run(t *testing.T, name string, seed uint64) *Demo {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(Config{Load: load, Seed: seed, Price: 2})
+	prices, err := price.Parse("A100=2,H100=3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(Config{Load: load, Seed: seed, Prices: prices})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +78,8 @@ func TestState(t *testing.T) {
 		}
 	}
 	for i, c := range s.Contestants {
-		if math.Abs(hours[i]/c.GPUHours-1) > 0.05 || math.Abs(c.Cost-2*c.GPUHours) > 1e-9 {
-			t.Errorf("%s: %.2f GPU-hours and $%.2f, the points have %.2f GPU-hours", c.Name, c.GPUHours, c.Cost, hours[i])
+		if math.Abs(hours[i]/c.GPUHours-1) > 0.05 || math.Abs(*c.Cost-2*c.GPUHours) > 1e-9 {
+			t.Errorf("%s: %.2f GPU-hours and $%.2f, the points have %.2f GPU-hours", c.Name, c.GPUHours, *c.Cost, hours[i])
 		}
 	}
 	for i, c := range s.Changes {
@@ -88,6 +93,37 @@ func TestState(t *testing.T) {
 	if a, b := run(t, "morning", 2).State(0).Summary(), s.Summary(); a != b {
 		t.Errorf("the same seed gave\n%s and\n%s", a, b)
 	}
+}
+
+// Costs are by the price of the simulated servers' GPU. Without one there are none: missing is not zero.
+func TestCosts(t *testing.T) {
+	load, _ := LoadNamed("morning")
+	f := func(prices, cost, at string) {
+		t.Helper()
+		list, err := price.Parse(prices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := New(Config{Load: load, Seed: 1, Prices: list})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 600 {
+			d.advance(600)
+		}
+		s := d.State(0)
+		if text := s.Summary(); !strings.Contains(text, cost) || strings.Contains(text, "Costs are at") != (at != "") || !strings.Contains(text, at) {
+			t.Errorf("with %q:\n%s\nwant %q and %q", prices, text, cost, at)
+		}
+		b, err := json.Marshal(s)
+		if err != nil || strings.Contains(string(b), `"usd"`) != (at != "") {
+			t.Errorf("with %q: %v, %s", prices, err, b)
+		}
+	}
+	f("A100=2,H100=3", " $", "Costs are at $2 per GPU-hour.")
+	f("H100=3,*=1.5", " $", "Costs are at $1.5 per GPU-hour.")
+	f("H100=3", " –", "")
+	f("0", " –", "")
 }
 
 func TestInterrupt(t *testing.T) {

@@ -19,8 +19,8 @@ type State struct {
 	Seconds     int          `json:"seconds"`
 	Done        bool         `json:"done"`
 	Objective   float64      `json:"objectivePercent"`
-	Price       float64      `json:"usdPerGPUHour"`
-	Need        float64      `json:"need"` // replicas that the load needs
+	Price       float64      `json:"usdPerGPUHour,omitempty"` // 0: not known
+	Need        float64      `json:"need"`                    // replicas that the load needs
 	Contestants []Contestant `json:"contestants"`
 	Points      []Point      `json:"points"`
 	Changes     []Change     `json:"changes"` // of GPUPilot's replicas, oldest first
@@ -30,17 +30,17 @@ type State struct {
 
 // Contestant is one autoscaler until now.
 type Contestant struct {
-	Name          string  `json:"name"`
-	How           string  `json:"how"`
-	Replicas      int     `json:"replicas"`
-	Serving       int     `json:"serving"`
-	Starting      int     `json:"starting"`
-	Ended         int     `json:"ended"`  // requests
-	Missed        int     `json:"missed"` // of them, over a limit or given up
-	MissedPercent float64 `json:"missedPercent"`
-	Kept          bool    `json:"kept"` // the objective, until now
-	GPUHours      float64 `json:"gpuHours"`
-	Cost          float64 `json:"usd"`
+	Name          string   `json:"name"`
+	How           string   `json:"how"`
+	Replicas      int      `json:"replicas"`
+	Serving       int      `json:"serving"`
+	Starting      int      `json:"starting"`
+	Ended         int      `json:"ended"`  // requests
+	Missed        int      `json:"missed"` // of them, over a limit or given up
+	MissedPercent float64  `json:"missedPercent"`
+	Kept          bool     `json:"kept"` // the objective, until now
+	GPUHours      float64  `json:"gpuHours"`
+	Cost          *float64 `json:"usd,omitempty"` // nil: the GPU has no price
 }
 
 // Point is a moment of the chart. Its lists are in the order of the contestants.

@@ -18,9 +18,16 @@ func (s *State) Summary() string {
 		if !c.Kept {
 			kept = "broken"
 		}
-		fmt.Fprintf(&b, "%-26s %-8s %8.2f %% %10.1f %10s\n", c.Name, kept, c.MissedPercent, c.GPUHours, fmt.Sprintf("$%.2f", c.Cost))
+		cost := "–"
+		if c.Cost != nil {
+			cost = fmt.Sprintf("$%.2f", *c.Cost)
+		}
+		fmt.Fprintf(&b, "%-26s %-8s %8.2f %% %10.1f %10s\n", c.Name, kept, c.MissedPercent, c.GPUHours, cost)
 	}
-	fmt.Fprintf(&b, "\n%s\nCosts are at $%g per GPU-hour.\n", s.verdict(), s.Price)
+	fmt.Fprintf(&b, "\n%s\n", s.verdict())
+	if s.Price > 0 {
+		fmt.Fprintf(&b, "Costs are at $%g per GPU-hour.\n", s.Price)
+	}
 	return b.String()
 }
 

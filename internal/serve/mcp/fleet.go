@@ -83,6 +83,7 @@ func (t *tools) fleetSummary(ctx context.Context, _ *noArguments) (string, error
 			broken = append(broken, workload{Namespace: w.Namespace, Name: w.Name, Problem: w.Problem})
 		}
 	}
+	uniform, list := t.priceList()
 	head := struct {
 		Time      time.Time    `json:"time"`
 		Version   string       `json:"version"`
@@ -90,13 +91,38 @@ func (t *tools) fleetSummary(ctx context.Context, _ *noArguments) (string, error
 		Targets   view.Answers `json:"scrapeTargets"`
 		Workloads int          `json:"workloads"`
 		Price     float64      `json:"usdPerGPUHour,omitempty"`
+		Prices    string       `json:"prices,omitempty"`
 		Cost      *view.Cost   `json:"cost,omitempty"`
 
 		Hottest *view.Hottest `json:"hottestGPU,omitempty"`
-	}{v.Time.Truncate(time.Second), v.Version, countsOf(&v.Fleet), v.Targeted, len(v.Workloads) + v.Omitted.Workloads, t.Price, v.Fleet.Cost, v.Hottest}
+	}{v.Time.Truncate(time.Second), v.Version, countsOf(&v.Fleet), v.Targeted, len(v.Workloads) + v.Omitted.Workloads, uniform, list, t.costOf(&v), v.Hottest}
 	recent := changesOf(v.Recent[:min(10, len(v.Recent))])
 	return fit(head, listOf("pools", pools, len(pools)+v.Omitted.Pools), listOf("nodesWithProblems", problems, len(problems)+v.Omitted.Problems),
 		listOf("workloadsNotReady", broken, 0), listOf("lastChanges", recent, len(v.Recent)+v.Omitted.Recent))
+}
+
+// priceList returns the user's price of all GPUs, or the user's list if it has others.
+func (t *tools) priceList() (uniform float64, list string) {
+	if usd, ok := t.Prices.All(); ok {
+		return usd, ""
+	}
+	return 0, t.Prices.String()
+}
+
+// costOf is what the allocated GPUs cost an hour by the user's prices, if all of them are in the view or all have one
+// price; without prices of the user, by the controller's. nil: it is not known.
+func (t *tools) costOf(v *view.View) *view.Cost {
+	c := &v.Fleet
+	all, uniform := t.Prices.All()
+	switch {
+	case !t.Prices.Has():
+		return c.Cost
+	case v.Omitted.Nodes == 0:
+		return v.CostBy(&t.Prices)
+	case uniform:
+		return &view.Cost{Held: all * float64(c.Allocated), Idle: all * float64(c.Idle)}
+	}
+	return nil
 }
 
 // get reads a path of the controller's API.
@@ -134,15 +160,20 @@ type account struct {
 
 func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 	var page webui.HolderPage
-	if err := t.get(ctx, "holders", nil, &page); err != nil {
+	uniform, list := t.priceList()
+	var prices url.Values
+	if list != "" {
+		prices = url.Values{"price": {list}}
+	}
+	if err := t.get(ctx, "holders", prices, &page); err != nil {
 		return "", err
 	}
 	query := url.Values{"aggregate": {"controller"}}
 	if in.Window != "" {
 		query.Set("window", in.Window)
 	}
-	if t.Price > 0 {
-		query.Set("price", strconv.FormatFloat(t.Price, 'g', -1, 64))
+	if uniform > 0 {
+		query.Set("price", strconv.FormatFloat(uniform, 'g', -1, 64))
 	}
 	var hours webui.Allocations
 	if err := t.get(ctx, "allocation", query, &hours); err != nil {
@@ -162,9 +193,12 @@ func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 		if !h.HeldSince.IsZero() {
 			x.HeldSince = &h.HeldSince
 		}
-		if x.Cost, x.Unpriced = rounded(h.Cost), h.Unpriced; t.Price > 0 {
-			usd := h.GPUs * t.Price
+		switch x.Cost, x.Unpriced = rounded(h.Cost), h.Unpriced; {
+		case uniform > 0:
+			usd := h.GPUs * uniform
 			x.Cost, x.Unpriced = rounded(&usd), 0
+		case page.Prices != list: // an older controller counts with its own
+			x.Cost, x.Unpriced = nil, h.GPUs
 		}
 		holders = append(holders, x)
 	}
@@ -183,13 +217,17 @@ func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 	for i := range all {
 		a := &all[i]
 		accounts[i] = account{a.Name, a.Minutes, rounded(&a.Hours), rounded(&a.Idle), rounded(a.IdleCost), a.Unpriced}
+		if list != "" { // what was recorded does not tell models and pools
+			accounts[i].IdleCost, accounts[i].Unpriced = nil, a.Hours
+		}
 	}
 	head := struct {
 		Time   time.Time `json:"time"`
 		GPUs   *float64  `json:"idleHeldGPUsNow"`
 		Window string    `json:"window"`
 		Price  float64   `json:"usdPerGPUHour,omitempty"`
-	}{page.Time.Truncate(time.Second), rounded(&page.GPUs), query.Get("window"), t.Price}
+		Prices string    `json:"prices,omitempty"`
+	}{page.Time.Truncate(time.Second), rounded(&page.GPUs), query.Get("window"), uniform, list}
 	if head.Window == "" {
 		head.Window = "7d"
 	}

@@ -15,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/serve/doctor"
 )
 
@@ -28,7 +29,7 @@ type Deps struct {
 	Autoscaler func(ctx context.Context, namespace, name string) (*v1alpha1.GPUAutoscaler, error)
 	// Doctor runs checks.
 	Doctor  func(ctx context.Context, s *doctor.Selection) (*doctor.Report, error)
-	Price   float64 // USD of a GPU-hour; 0: unknown
+	Prices  price.Table // of the user; none: the controller's
 	Version string
 }
 

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/serve/doctor"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -165,7 +166,7 @@ func fleetOf(n int, name func() string) (*answers, Deps) {
 		"api/v1/allocation": webui.Allocations{Code: 200, Data: []map[string]webui.Allocation{hours}, Omitted: 7},
 	}}
 	return a, Deps{
-		Controller: a, Price: 2, Version: "v1",
+		Controller: a, Prices: prices("2"), Version: "v1",
 		Autoscaler: func(_ context.Context, namespace, name string) (*v1alpha1.GPUAutoscaler, error) {
 			if namespace != "llm" || name != "chat" {
 				return nil, errors.New("not found")
@@ -269,9 +270,9 @@ func TestCosts(t *testing.T) {
 		hours.Data[0][name] = x
 	}
 	a.by["api/v1/view"], a.by["api/v1/holders"] = v, page
-	f := func(price float64, tool string, want any, at ...string) {
+	f := func(list string, tool string, want any, at ...string) {
 		t.Helper()
-		deps.Price = price
+		deps.Prices = prices(list)
 		var got any = ask(t, session(t, deps), tool, map[string]any{})
 		for _, key := range at {
 			if list, ok := got.([]any); ok {
@@ -280,26 +281,64 @@ func TestCosts(t *testing.T) {
 			got = got.(map[string]any)[key]
 		}
 		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s at a price of %g, %v: %s", tool, price, at, d)
+			t.Errorf("%s with the prices %q, %v: %s", tool, list, at, d)
 		}
 	}
-	f(0, "fleet_summary", map[string]any{"usdPerHour": 36.0, "idleHeldUSDPerHour": 8.0, "unpricedGPUs": 2.0, "unpricedIdleHeldGPUs": 1.0}, "cost")
-	f(0, "fleet_summary", map[string]any{"node": "n1", "uuid": "GPU-1", "temperatureCelsius": 91.0}, "hottestGPU")
-	f(0, "fleet_summary", nil, "usdPerGPUHour")
-	f(0, "waste", 4.1, "holdersNow", "usdPerHour")
-	f(0, "waste", 1.0, "holdersNow", "unpricedGPUs")
-	f(0, "waste", 12.3, "idleHeldHours", "idleHeldUSD")
-	f(0, "waste", 0.5, "idleHeldHours", "gpuHoursWithoutPrice")
-	f(5, "fleet_summary", 5.0, "usdPerGPUHour")
-	f(5, "waste", 10.0, "holdersNow", "usdPerHour")
-	f(5, "waste", nil, "holdersNow", "unpricedGPUs")
+	f("0", "fleet_summary", map[string]any{"usdPerHour": 36.0, "idleHeldUSDPerHour": 8.0, "unpricedGPUs": 2.0, "unpricedIdleHeldGPUs": 1.0}, "cost")
+	f("0", "fleet_summary", map[string]any{"node": "n1", "uuid": "GPU-1", "temperatureCelsius": 91.0}, "hottestGPU")
+	f("0", "fleet_summary", nil, "usdPerGPUHour")
+	f("0", "waste", 4.1, "holdersNow", "usdPerHour")
+	f("0", "waste", 1.0, "holdersNow", "unpricedGPUs")
+	f("0", "waste", 12.3, "idleHeldHours", "idleHeldUSD")
+	f("0", "waste", 0.5, "idleHeldHours", "gpuHoursWithoutPrice")
+	f("5", "fleet_summary", 5.0, "usdPerGPUHour")
+	f("5", "waste", 10.0, "holdersNow", "usdPerHour")
+	f("5", "waste", nil, "holdersNow", "unpricedGPUs")
 	a.asked = nil
-	f(5, "waste", 5.0, "usdPerGPUHour")
+	f("5", "waste", 5.0, "usdPerGPUHour")
 	if !slices.ContainsFunc(a.asked, func(q string) bool {
 		return strings.HasPrefix(q, "api/v1/allocation?") && strings.Contains(q, "price=5")
 	}) {
 		t.Errorf("asked for %v, want GPU-hours at the price", a.asked)
 	}
+
+	// Prices by model count for the GPUs that are held now. What was recorded does not tell models.
+	const list = "H200=5,pool:spot=1"
+	owners := []view.Owner{{Namespace: "a", Pod: "p"}}
+	v.Nodes = []view.Node{
+		{Name: "n1", Model: "NVIDIA-H200", GPUs: []view.GPU{{UUID: "GPU-1", Utilization: number(50), Owners: owners}, {UUID: "GPU-2/gi1", Share: 0.4, Utilization: number(0), Owners: owners}}},
+		{Name: "n2", Model: "NVIDIA-L4", GPUs: []view.GPU{{UUID: "GPU-3", Utilization: number(0), Owners: owners, USDPerHour: number(9)}}},
+	}
+	a.by["api/v1/view"] = v
+	f(list, "fleet_summary", map[string]any{"usdPerHour": 7.0, "idleHeldUSDPerHour": 2.0, "unpricedGPUs": 1.0, "unpricedIdleHeldGPUs": 1.0}, "cost")
+	f(list, "fleet_summary", list, "prices")
+	f("L40S=5", "fleet_summary", nil, "cost")
+	f("5", "fleet_summary", map[string]any{"usdPerHour": 12.0, "idleHeldUSDPerHour": 7.0}, "cost")
+	f(list, "waste", nil, "holdersNow", "usdPerHour") // of an older controller, which counts with its own prices
+	f(list, "waste", 2.0, "holdersNow", "unpricedGPUs")
+	f(list, "waste", nil, "idleHeldHours", "idleHeldUSD")
+	page.Prices = list
+	a.by["api/v1/holders"] = page
+	f(list, "waste", 4.1, "holdersNow", "usdPerHour")
+	if !slices.ContainsFunc(a.asked, func(q string) bool {
+		return strings.HasPrefix(q, "api/v1/holders?") && strings.Contains(q, "price="+url.QueryEscape(list))
+	}) {
+		t.Errorf("asked for %v, want holders at the prices", a.asked)
+	}
+	v.Omitted.Nodes, v.Nodes = 1, nil // a large fleet
+	a.by["api/v1/view"] = v
+	f(list, "fleet_summary", nil, "cost")
+	v.Fleet.Allocated, v.Fleet.Idle = 10, 4
+	a.by["api/v1/view"] = v
+	f("5", "fleet_summary", map[string]any{"usdPerHour": 50.0, "idleHeldUSDPerHour": 20.0}, "cost")
+}
+
+func prices(text string) price.Table {
+	t, err := price.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return t
 }
 
 // What cannot be answered is an error of the tool in one clean line.

@@ -6,6 +6,7 @@ package top
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -45,7 +46,21 @@ func (g *GPU) Name() string {
 	if d := g.Device; d != nil {
 		return g.Node + ":" + d.name()
 	}
-	return g.Node + ":" + shortUUID(g.UUID)
+	return deviceName(g.Node, g.UUID, g.Index)
+}
+
+// deviceName is the short name of a GPU. A MIG instance has the number of its GPU instance behind the index.
+func deviceName(node, uuid string, index *int) string {
+	if index == nil {
+		return node + ":" + shortUUID(uuid)
+	}
+	if _, instance, ok := strings.Cut(uuid, "/gi"); ok {
+		return fmt.Sprintf("%s:%d.%s", node, *index, instance)
+	}
+	if price.IsInstance(uuid) {
+		return fmt.Sprintf("%s:%d.%s", node, *index, shortUUID(uuid))
+	}
+	return node + ":" + strconv.Itoa(*index)
 }
 
 // nameOf is the short name of the hottest GPU.
@@ -55,7 +70,7 @@ func (f *Fleet) nameOf(h *view.Hottest) string {
 			return g.Name() // with its index, if that is known
 		}
 	}
-	return h.Node + ":" + shortUUID(h.UUID)
+	return deviceName(h.Node, h.UUID, h.Index)
 }
 
 // shortUUID returns the first digits of a UUID, which tell the GPUs of a node apart: 3fae1c
@@ -158,17 +173,10 @@ func (l *Look) usd(g *GPU) *float64 {
 		return g.USDPerHour
 	}
 	usd, ok := l.Prices.Of(g.Pool, g.Model)
-	share := 1.0
-	if ok && price.IsInstance(g.UUID) {
-		share, ok = price.ModelShare(g.Model)
-		if g.Share > 0 {
-			share, ok = g.Share, true
-		}
-	}
-	if usd *= share; !ok {
+	if !ok {
 		return nil
 	}
-	return &usd
+	return g.Part(usd, g.Model)
 }
 
 // costs are the USD an hour of the held and of the idle-held GPUs: by the controller's prices or,

@@ -65,6 +65,9 @@ func fleet() view.View {
 				UUID: fmt.Sprintf("GPU-%d%d0f1e2d-0000-0000-0000-%012d", n, i, i), Utilization: ptr(float64((37*n + 13*i) % 101)), MemoryUsedMiB: ptr(61000),
 				MemoryTotalMiB: ptr(81559), PowerWatts: ptr(412.25), TemperatureC: ptr(float64(50 + i)), Age: time.Second,
 			}
+			if n != 2 { // whose exporter does not tell it
+				g.Index = &i
+			}
 			if i < 6 {
 				g.Owners = []view.Owner{{Namespace: "llm", Pod: fmt.Sprintf("chat-6b8f9c7d4-%d%d", n, i/2), Container: "server"}}
 				g.HeldSince = noon.Add(-time.Duration(n+1) * 47 * time.Minute)
@@ -134,4 +137,20 @@ func read(t testing.TB, v view.View, r *Request) *Fleet {
 		t.Fatal(err)
 	}
 	return f
+}
+
+// A GPU is named by the index that nvidia-smi has for it, where that is known.
+func TestNames(t *testing.T) {
+	three := 3
+	f := func(uuid string, index *int, want string) {
+		t.Helper()
+		g := GPU{GPUEntry: webui.GPUEntry{Node: "n", GPU: view.GPU{UUID: uuid, Index: index}}}
+		if got := g.Name(); got != want {
+			t.Errorf("%s is %s, want %s", uuid, got, want)
+		}
+	}
+	f("GPU-3fae1c2b-1", nil, "n:3fae1c")
+	f("GPU-3fae1c2b-1", &three, "n:3")
+	f("GPU-3fae1c2b-1/gi7", &three, "n:3.7")
+	f("MIG-3fae1c2b-1", &three, "n:3.3fae1c")
 }

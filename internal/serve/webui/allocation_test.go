@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -224,6 +225,30 @@ func TestHoldersCosts(t *testing.T) {
 	want := map[string]string{"pa": "4 0", "pa2": "1.5 0", "pb": "1.5 0", "pb2": "false 1"}
 	if !maps.Equal(got, want) || h.Cost == nil || *h.Cost != 7 || h.Unpriced != 1 {
 		t.Errorf("%v, %+v; want %v, 7 USD an hour and a GPU without a price", got, h, want)
+	}
+	// A request's own price list counts instead, by node pool and model, with the shares of MIG instances.
+	v.Nodes[0].Model, v.Nodes[0].GPUs[1].UUID, v.Nodes[0].GPUs[1].Share, v.Nodes[1].Pool = "NVIDIA-A100", "GPU-b/gi1", 0.25, "spot"
+	sum := func(list, want string) {
+		t.Helper()
+		var h HolderPage
+		if err := json.Unmarshal(ask(p.Handler(), "/api/v1/holders?price="+url.QueryEscape(list)).Body.Bytes(), &h); err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprintf("nothing of %g", h.Unpriced)
+		if h.Cost != nil {
+			got = fmt.Sprintf("%g without %g", *h.Cost, h.Unpriced)
+		}
+		if got != want || h.Prices != strings.TrimSpace(list) {
+			t.Errorf("by %q (%q): %s, want %s", list, h.Prices, got, want)
+		}
+	}
+	sum("A100=2", "2.5 without 1")
+	sum("A100=2,pool:spot=0.5", "3 without 0")
+	sum("H200=1", "nothing of 3")
+	for _, bad := range []string{"x", "A100=-1", "NaN"} {
+		if w := ask(p.Handler(), "/api/v1/holders?price="+bad); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "price: ") {
+			t.Errorf("%q: %d %s", bad, w.Code, w.Body)
+		}
 	}
 	body := ask(p.Handler(), "/api/v1/view").Body.String()
 	if !strings.Contains(body, `"cost":{"usdPerHour":7,"idleHeldUSDPerHour":7,"unpricedGPUs":1,"unpricedIdleHeldGPUs":1}`) {

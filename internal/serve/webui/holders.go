@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -17,6 +18,8 @@ type HolderPage struct {
 	Total int       `json:"total"`                   // number of such pods
 	GPUs  float64   `json:"gpus"`                    // idle-held GPUs of all of them
 	Price float64   `json:"usdPerGPUHour,omitempty"` // if there is one for all GPUs
+	// Prices is the price list of the request, by which the costs are; empty: they are the controller's.
+	Prices string `json:"prices,omitempty"`
 	// Cost is the USD an hour of the idle-held GPUs that have a price; nil: none has. Unpriced is the
 	// number of the others, which it lacks.
 	Cost     *float64 `json:"usdPerHour,omitempty"`
@@ -50,16 +53,27 @@ func charge(cost **float64, unpriced *float64, usd *float64, share float64) {
 
 const pageHolders = 100
 
-// holders returns the pods that hold idle GPUs, with their costs if there are prices.
-func (x *scoped) holders(priced bool) HolderPage {
+// holders returns the pods that hold idle GPUs, with their costs by a price list; nil: by the controller's.
+func (x *scoped) holders(priced bool, own *price.Table) HolderPage {
 	p := HolderPage{Time: x.view.Time}
 	byPod := map[view.Owner]*Holder{}
 	for i := range x.view.Nodes {
 		n := &x.view.Nodes[i]
+		whole, known := 0.0, false
+		if own != nil {
+			whole, known = own.Of(n.Pool, n.Model)
+		}
 		for j := range n.GPUs {
 			g := &n.GPUs[j]
 			if x.view.State(g) != view.Idle {
 				continue
+			}
+			usd := g.USDPerHour
+			if own != nil {
+				usd = nil
+			}
+			if known {
+				usd = g.Part(whole, n.Model)
 			}
 			for _, o := range g.Owners {
 				key := view.Owner{Namespace: o.Namespace, Pod: o.Pod}
@@ -71,8 +85,8 @@ func (x *scoped) holders(priced bool) HolderPage {
 				share := 1 / float64(len(g.Owners))
 				h.GPUs += share
 				if priced {
-					charge(&h.Cost, &h.Unpriced, g.USDPerHour, share)
-					charge(&p.Cost, &p.Unpriced, g.USDPerHour, share)
+					charge(&h.Cost, &h.Unpriced, usd, share)
+					charge(&p.Cost, &p.Unpriced, usd, share)
 				}
 				if g.HeldSince.Before(h.HeldSince) {
 					h.HeldSince = g.HeldSince
@@ -94,9 +108,19 @@ func (x *scoped) holders(priced bool) HolderPage {
 }
 
 func (p *Page) serveHolders(w http.ResponseWriter, r *http.Request, v Viewer) {
+	own, err := price.Parse(r.URL.Query().Get("price"))
+	if err != nil {
+		writeError(w, http.StatusBadRequest, "price: "+err.Error())
+		return
+	}
 	p.answer(w, r, v, func(x *scoped) (any, error) {
-		h := x.holders(p.Prices.Has())
-		h.Price, _ = p.Prices.All()
+		prices, used := &p.Prices, (*price.Table)(nil)
+		if own.Has() {
+			prices, used = &own, &own
+		}
+		h := x.holders(prices.Has(), used)
+		h.Price, _ = prices.All()
+		h.Prices = own.String()
 		return h, nil
 	})
 }

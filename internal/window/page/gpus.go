@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -50,7 +51,7 @@ type device struct {
 	canonical   int32   // the slot with the series; another one for a MIG device by UUID
 	success     float64 // when the agent last read it, s since 1970; 0: not on the page
 	lastSuccess float64 // success on the last stored page
-	indexed     bool    // the target knows the GPU's index
+	placed      placed  // that the target knows
 }
 
 func newGPUs(t *series.Target, want gpu.FieldSet) *gpus {
@@ -133,7 +134,7 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[x.slot].key, Field: r.Field}); !ok {
 		e.use = ignored
 	} else {
-		g.index(l, x.slot)
+		g.setPlace(l, x.slot)
 	}
 	if _, ok := g.names[string(l.Name)]; !ok {
 		g.names[string(l.Name)] = struct{}{}
@@ -142,13 +143,19 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 	return e
 }
 
-// index records the index of the line's GPU on its node, once for each device.
-func (g *gpus) index(l *line, slot int32) {
-	if d := &g.devices[slot]; !d.indexed {
-		if n, err := strconv.ParseUint(string(l.Get("gpu")), 10, 16); err == nil {
-			g.target.SetIndex(d.key, int(n))
-			d.indexed = true
-		}
+// placed is the index of a GPU on its node, plus 1, and the compute slices of a MIG instance; 0: not known.
+type placed struct{ index, slices int }
+
+// setPlace tells the target a place, once for each device and after a change.
+func (g *gpus) setPlace(l *line, slot int32) {
+	var p placed
+	if n, err := strconv.ParseUint(string(l.Get("gpu")), 10, 16); err == nil {
+		p.index = int(n) + 1
+	}
+	p.slices, _ = price.Slices(string(l.Get("GPU_I_PROFILE")))
+	if d := &g.devices[slot]; d.placed != p && p != (placed{}) {
+		g.target.SetPlace(d.key, p.index-1, p.slices)
+		d.placed = p
 	}
 }
 

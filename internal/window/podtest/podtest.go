@@ -123,11 +123,12 @@ type Device struct {
 	Name   string
 	Owner  *corev1.Pod // nil: none
 	Values map[gpu.FieldID]float64
+	Slices int // of a MIG instance, as its profile says; 0: not known
 }
 
 // Utilization returns a device of one value.
 func Utilization(name string, percent float64, owner *corev1.Pod) Device {
-	return Device{name, owner, map[gpu.FieldID]float64{gpu.GPUUtil: percent}}
+	return Device{Name: name, Owner: owner, Values: map[gpu.FieldID]float64{gpu.GPUUtil: percent}}
 }
 
 // Expose stores a scrape of an exporter with these devices.
@@ -144,7 +145,7 @@ func Expose(t testing.TB, store *series.Store, exporter string, labels series.Ta
 			}
 			b.Add(ref, v)
 		}
-		target.SetIndex(d.Name, i)
+		target.SetPlace(d.Name, i, d.Slices)
 		if d.Owner != nil {
 			owners = append(owners, series.DeviceOwners{Device: d.Name, Owners: []gpu.Owner{{Namespace: d.Owner.Namespace, Pod: d.Owner.Name}}})
 		}

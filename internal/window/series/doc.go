@@ -6,9 +6,8 @@
 //
 // A Target is one metrics endpoint that is scraped. All its values of one scrape have
 // the same timestamp. A target is therefore a ring of slots, each a timestamp and a
-// row of numbers, laid out [slot][series] without pointers. Package ring says how wide a
-// number is; counters and pods' own metrics are stored as float64. A target has one
-// writer, its scraper, and any number of concurrent readers.
+// row of numbers, laid out [slot][series] without pointers. A target has one writer, its
+// scraper, and any number of concurrent readers.
 //
 // Ownership is stored separately from samples, as tenures: pod p held device d from
 // one time until another. A pod has only the samples of its tenure, so that a
@@ -23,9 +22,7 @@
 //	            looks like a lower load
 //	none        the device's value if the pod has one device, else absent
 //
-// A pod runs on one node. If several targets expose its devices (an agent and a
-// dcgm-exporter on the same node), targets of a higher rank do not assign devices (see
-// TargetLabels.Rank). Of the others, the value is read from the one in which most of
-// the pod's devices have a value of the field; of equal ones, from the one with the
-// newest value.
+// If several targets expose the devices of a pod, those of a higher rank do not assign
+// devices (see TargetLabels.Rank). The value is that of the target in which most of the
+// pod's devices have one; of equal targets, of the one with the newest value.
 package series

@@ -299,9 +299,9 @@ func TestDevices(t *testing.T) {
 	got := s.Devices("", []gpu.FieldID{gpu.GPUUtil, gpu.SMActive}, sec(2), time.Minute)
 	l := TargetLabels{Node: "n-a", Instance: "a", Job: "gpupilot"}
 	want := []DeviceView{
-		{Target: "a", Labels: l, Device: "G0", Values: []FieldSample{{gpu.GPUUtil, Sample{sec(0), 9}}}},
+		{Target: "a", Labels: l, Device: "G0", Index: -1, Values: []FieldSample{{gpu.GPUUtil, Sample{sec(0), 9}}}},
 		{
-			Target: "a", Labels: l, Device: "G1", Values: []FieldSample{{gpu.GPUUtil, Sample{sec(0), 5}}},
+			Target: "a", Labels: l, Device: "G1", Index: -1, Values: []FieldSample{{gpu.GPUUtil, Sample{sec(0), 5}}},
 			Owners: held("", "p").Owners, Since: sec(1),
 		},
 	}

@@ -143,7 +143,7 @@ type seriesState struct {
 // device is one device of a target.
 type device struct {
 	uuid    string
-	index   int // of the GPU on its node, plus 1; 0: unknown
+	place   [2]int // the index of the GPU on its node, plus 1, and Slices of DeviceWindow; 0: unknown
 	fields  []deviceField
 	shares  []deviceShare
 	owners  []gpu.Owner // from SetOwners

@@ -22,6 +22,7 @@ type Window struct {
 type DeviceWindow struct {
 	Device string // as in Key
 	Index  int    // the exporter's index of the GPU on its node; negative: unknown
+	Slices int    // compute slices of its GPU that a MIG instance has; 0: it is none, or they are not known
 	// Samples are the values, oldest first; empty if the newest is too old or there is
 	// none. A counter's are increases per second.
 	Samples []Sample
@@ -53,7 +54,7 @@ func (w *Window) add(d *device) *DeviceWindow {
 		w.Devices = append(w.Devices, DeviceWindow{})
 	}
 	x := &w.Devices[len(w.Devices)-1]
-	*x = DeviceWindow{Device: d.uuid, Index: d.index - 1, Samples: x.Samples[:0], owners: d.owners}
+	*x = DeviceWindow{Device: d.uuid, Index: d.place[0] - 1, Slices: d.place[1], Samples: x.Samples[:0], owners: d.owners}
 	return x
 }
 
@@ -253,13 +254,12 @@ func (x *nodeIndex) of(node string) []*Target {
 	return list
 }
 
-// SetIndex sets the index of a device's GPU on its node, as the exporter counts them.
-// It does nothing for an unknown device.
-func (t *Target) SetIndex(device string, index int) {
+// SetPlace sets Index and Slices of a device. It does nothing for an unknown device.
+func (t *Target) SetPlace(device string, index, slices int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if d := t.devices[device]; d != nil && index >= 0 {
-		d.index = index + 1
+	if d := t.devices[device]; d != nil {
+		d.place = [2]int{max(index, -1) + 1, slices}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // Priced reports whether there are prices.
@@ -15,19 +16,22 @@ func (d *Devices) Priced() bool { return d.prices.Has() }
 
 // PriceOf returns the USD of an hour of one of a pod's devices on a node. nil: its model has no
 // price, or its share of a GPU is not known.
-func (d *Devices) PriceOf(node, device string, pod *corev1.Pod) *float64 {
+func (d *Devices) PriceOf(node string, device *series.DeviceWindow, pod *corev1.Pod) *float64 {
 	about := d.About(node)
-	if !price.IsInstance(device) {
+	if !price.IsInstance(device.Device) {
 		return about.USDPerHour
 	}
-	_, usd := about.Instance(pod)
+	_, usd := about.Instance(device.Slices, pod)
 	return usd
 }
 
-// Instance returns the share of a GPU that one of a pod's MIG instances is, on the mean, and the USD
-// of its hour; 0 and nil: they are not known.
-func (a *About) Instance(pod *corev1.Pod) (share float64, usd *float64) {
-	share, ok := shareOf(a.Model, pod)
+// Instance returns the share of a GPU that a MIG instance is, and the USD of its hour; 0 and nil: they
+// are not known. Without its slices, from its exporter, it is the mean of the instances of its pod.
+func (a *About) Instance(slices int, pod *corev1.Pod) (share float64, usd *float64) {
+	ok := slices > 0
+	if share = price.Share(slices, a.Model); !ok {
+		share, ok = shareOf(a.Model, pod)
+	}
 	if ok && a.USDPerHour != nil {
 		part := share * *a.USDPerHour
 		usd = &part
@@ -48,9 +52,9 @@ func shareOf(model string, pod *corev1.Pod) (share float64, ok bool) {
 	for i := range pod.Spec.Containers {
 		for name, q := range pod.Spec.Containers[i].Resources.Limits {
 			profile, mig := strings.CutPrefix(string(name), migResource)
-			if s, known := price.Share(profile, model); mig && known {
+			if slices, known := price.Slices(profile); mig && known {
 				count := float64(min(max(q.Value(), 0), maxResourceCount))
-				sum += s * count
+				sum += price.Share(slices, model) * count
 				n += count
 			}
 		}

@@ -450,7 +450,7 @@ func (p *pass) addDevice(groups []Group, f gpu.FieldID, node string, d *series.D
 
 // charge adds a pod's cost of a device to its groups, which addDevice has made.
 func (p *pass) charge(groups []Group, node string, d *series.DeviceWindow, pod *corev1.Pod) {
-	usd, share := p.deps.Devices.PriceOf(node, d.Device, pod), 1/float64(max(1, podsOf(d.Owners())))
+	usd, share := p.deps.Devices.PriceOf(node, d, pod), 1/float64(max(1, podsOf(d.Owners())))
 	for _, g := range groups {
 		x := p.groups[aggregateKey{g, gpu.GPUUtil}]
 		x.Allocated.charge(usd, share)

@@ -61,6 +61,9 @@ func TestCosts(t *testing.T) {
 	r.pods.Pods = []*corev1.Pod{busy, idle, small, other, dra}
 	podtest.Expose(t, r.store, "agent-1", series.TargetLabels{Node: "node-1"}, at, podtest.Utilization("GPU-1", 90, busy), podtest.Utilization("GPU-2", 0, idle))
 	podtest.Expose(t, r.store, "agent-2", series.TargetLabels{Node: "node-2"}, at, podtest.Utilization("GPU-3/gi1", 50, small), podtest.Utilization("GPU-3/gi2", 50, dra))
+	claimed := pod("claimed", "claimed-1", r.now.Add(-time.Hour), old, onNode("node-2"))
+	r.pods.Pods = append(r.pods.Pods, claimed)
+	podtest.Expose(t, r.store, "agent-4", series.TargetLabels{Node: "node-2"}, at, podtest.Device{Name: "GPU-5/gi1", Owner: claimed, Values: map[gpu.FieldID]float64{gpu.GPUUtil: 50}, Slices: 4})
 	podtest.Expose(t, r.store, "agent-3", series.TargetLabels{Node: "node-3"}, at, podtest.Utilization("GPU-4", 10, other))
 	r.Pass(r.now)
 
@@ -76,18 +79,21 @@ func TestCosts(t *testing.T) {
 		}
 	}
 	f(Group{"ns", "Deployment", "chat"}, 8, 4, 0)
-	f(Group{"ns", "Deployment", "small"}, 1, 1, 0) // two sevenths of 3.5
-	f(Group{"ns", "Deployment", "dra"}, 0, 0, 1)   // an instance of which no resource tells the share
+	f(Group{"ns", "Deployment", "small"}, 1, 1, 0)   // two sevenths of 3.5
+	f(Group{"ns", "Deployment", "claimed"}, 2, 2, 0) // four sevenths, as its exporter says
+	f(Group{"ns", "Deployment", "dra"}, 0, 0, 1)     // an instance of which no resource tells the share
 	f(Group{"ns", "Deployment", "other"}, 0, 0, 1)
-	f(Group{Namespace: "ns"}, 9, 5, 2)
-	f(Group{}, 9, 5, 2)
+	f(Group{Namespace: "ns"}, 11, 7, 2)
+	f(Group{}, 11, 7, 2)
 
 	err := testutil.CollectAndCompare(r.Aggregator, strings.NewReader(`
 # HELP gpupilot_workload_gpu_cost_usd_per_hour USD an hour of GPUs in use of a workload that have a price, by --gpu-price. A MIG instance and a shared GPU cost their share. Absent without prices.
 # TYPE gpupilot_workload_gpu_cost_usd_per_hour gauge
 gpupilot_workload_gpu_cost_usd_per_hour{in_use="active",kind="Deployment",name="chat",namespace="ns"} 4
+gpupilot_workload_gpu_cost_usd_per_hour{in_use="active",kind="Deployment",name="claimed",namespace="ns"} 2
 gpupilot_workload_gpu_cost_usd_per_hour{in_use="active",kind="Deployment",name="small",namespace="ns"} 1
 gpupilot_workload_gpu_cost_usd_per_hour{in_use="allocated",kind="Deployment",name="chat",namespace="ns"} 8
+gpupilot_workload_gpu_cost_usd_per_hour{in_use="allocated",kind="Deployment",name="claimed",namespace="ns"} 2
 gpupilot_workload_gpu_cost_usd_per_hour{in_use="allocated",kind="Deployment",name="small",namespace="ns"} 1
 `), "gpupilot_workload_gpu_cost_usd_per_hour")
 	if err != nil {
@@ -99,7 +105,7 @@ gpupilot_workload_gpu_cost_usd_per_hour{in_use="allocated",kind="Deployment",nam
 			recorded[v.Metric] = v.Mean
 		}
 	}
-	want := `map[gpupilot_namespace_gpu_cost_usd_per_hour{in_use="active"}:5 gpupilot_namespace_gpu_cost_usd_per_hour{in_use="allocated"}:9 ` +
+	want := `map[gpupilot_namespace_gpu_cost_usd_per_hour{in_use="active"}:7 gpupilot_namespace_gpu_cost_usd_per_hour{in_use="allocated"}:11 ` +
 		`gpupilot_namespace_unpriced_gpus{in_use="active"}:2 gpupilot_namespace_unpriced_gpus{in_use="allocated"}:2]`
 	if got := fmt.Sprint(recorded); got != want {
 		t.Errorf("recorded %s, want %s", got, want)

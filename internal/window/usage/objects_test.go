@@ -44,7 +44,7 @@ func (r *rig) collect(at time.Time, list ...reading) {
 			}
 			b.Add(ref, v)
 		}
-		target.SetIndex(x.device, i)
+		target.SetPlace(x.device, i, 0)
 		if x.pod != "" {
 			owners = append(owners, series.DeviceOwners{Device: x.device, Owners: []gpu.Owner{{Namespace: "ns", Pod: x.pod}}})
 		}

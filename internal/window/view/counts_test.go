@@ -38,13 +38,14 @@ func TestCounts(t *testing.T) {
 
 // The hottest GPU has a fresh temperature; what is not known is not cold.
 func TestHottest(t *testing.T) {
+	three := 3
 	v := View{MaxAge: time.Second, Nodes: []Node{
 		{Name: "n1", GPUs: []GPU{{UUID: "1"}, {UUID: "2", TemperatureC: value(70)}}},
-		{Name: "n2", GPUs: []GPU{{UUID: "3", TemperatureC: value(60)}, {UUID: "4", TemperatureC: value(88)}}},
+		{Name: "n2", GPUs: []GPU{{UUID: "3", TemperatureC: value(60)}, {UUID: "4", Index: &three, TemperatureC: value(88)}}},
 		{Name: "n3", Pool: "p", GPUs: []GPU{{UUID: "5", TemperatureC: value(99), Age: time.Minute}}},
 	}}
 	b := v.Bounded(v.NodeSummaries(), true)
-	if d := cmp.Diff(&Hottest{"n2", "4", 88}, b.Hottest); d != "" || *b.Fleet.MaxTemperatureC != 88 {
+	if d := cmp.Diff(&Hottest{Node: "n2", UUID: "4", Index: b.Nodes[1].GPUs[1].Index, Cell: 1, TemperatureC: 88}, b.Hottest); d != "" || *b.Fleet.MaxTemperatureC != 88 {
 		t.Error(d)
 	}
 	if s := v.NodeSummaries(); *s[0].MaxTemperatureC != 70 || s[2].MaxTemperatureC != nil || b.Pools[1].MaxTemperatureC != nil || *b.Pools[0].MaxTemperatureC != 88 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 )
 
 // The limits of a view. They keep it below 300 kB for any fleet size and any length
@@ -95,7 +96,7 @@ func (v *View) hottest(nodes []NodeSummary) *Hottest {
 	}
 	for i := range v.Nodes[at].GPUs { // nodes are in the view's order
 		if g := &v.Nodes[at].GPUs[i]; v.Temperature(g) != nil && *g.TemperatureC == *nodes[at].MaxTemperatureC {
-			return &Hottest{Node: nodes[at].Name, UUID: g.UUID, TemperatureC: *g.TemperatureC}
+			return &Hottest{Node: nodes[at].Name, UUID: g.UUID, Index: g.Index, Cell: i, TemperatureC: *g.TemperatureC}
 		}
 	}
 	return nil
@@ -152,6 +153,31 @@ func (c *Cost) count(g *GPU, state State) {
 		c.Idle += *g.USDPerHour
 	}
 	c.Held += *g.USDPerHour
+}
+
+// CostBy returns what the allocated GPUs of the view cost by a price list; nil: none has a price.
+func (v *View) CostBy(prices *price.Table) *Cost {
+	var c Cost
+	known := false
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		whole, ok := prices.Of(n.Pool, n.Model)
+		for j := range n.GPUs {
+			g := n.GPUs[j]
+			if len(g.Owners) == 0 {
+				continue
+			}
+			if g.USDPerHour = nil; ok {
+				g.USDPerHour = g.Part(whole, n.Model)
+			}
+			known = known || g.USDPerHour != nil
+			c.count(&g, v.State(&g))
+		}
+	}
+	if !known {
+		return nil
+	}
+	return &c
 }
 
 func (c *Cost) add(o *Cost) {

@@ -7,6 +7,7 @@ package view
 import (
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -92,6 +93,8 @@ type Cost struct {
 type Hottest struct {
 	Node         string  `json:"node"`
 	UUID         string  `json:"uuid"`
+	Index        *int    `json:"index,omitempty"` // as of GPU
+	Cell         int     `json:"cell,omitempty"`  // of NodeSummary.Cells, from 0
 	TemperatureC float64 `json:"temperatureCelsius"`
 }
 
@@ -135,6 +138,7 @@ type Node struct {
 // GPU is one device (a GPU or a MIG instance).
 type GPU struct {
 	UUID           string   `json:"uuid"`
+	Index          *int     `json:"index,omitempty"`          // of its GPU on the node, as nvidia-smi counts; nil: not known
 	Utilization    *float64 `json:"utilization,omitempty"`    // percent
 	MemoryUsedMiB  *float64 `json:"memoryUsedMiB,omitempty"`  // MiB
 	MemoryTotalMiB *float64 `json:"memoryTotalMiB,omitempty"` // MiB
@@ -147,8 +151,25 @@ type GPU struct {
 	USDPerHour *float64 `json:"usdPerHour,omitempty"`
 	// Share is the share of its GPU that a MIG instance is; 0: it is no instance, or it is not known.
 	Share float64 `json:"share,omitempty"`
+	// Slices are the compute slices of a MIG instance, as its exporter says; 0: not known.
+	Slices int `json:"-"`
 	// Age is the age of the newest value, in ns. Above View.MaxAge, no value counts.
 	Age time.Duration `json:"age"`
+}
+
+// Part returns the price of the GPU where a whole one of this model costs usd; nil: it is a MIG instance
+// whose share is not known.
+func (g *GPU) Part(usd float64, model string) *float64 {
+	if price.IsInstance(g.UUID) {
+		share, ok := price.ModelShare(model)
+		if g.Share > 0 {
+			share, ok = g.Share, true
+		}
+		if usd *= share; !ok {
+			return nil
+		}
+	}
+	return &usd
 }
 
 // Owner is a pod that holds a GPU.

@@ -23,7 +23,7 @@ function drawContestants() {
       el("p", { class: "verdict " + (c.kept ? "kept" : "missed") }, (c.kept ? "kept: " : "missed: ") + number(100 - c.missedPercent, 2) + " % within the limits"),
       el("div", { class: "budget", role: "img", "aria-label": number(100 * used, 0) + " % of the error budget is used", title: "used share of the error budget" }, bar),
       el("dl", { class: "facts" }, ...[
-        ["GPU-hours", number(c.gpuHours, 1) + more], ["cost", "$" + number(c.usd, 2)],
+        ["GPU-hours", number(c.gpuHours, 1) + more], ["cost", c.usd === undefined ? "–" : "$" + number(c.usd, 2)],
         ["replicas", c.replicas + (c.starting ? " (" + c.starting + " starting)" : "")], ["requests", number(c.ended, 0)], ["missed", number(c.missed, 0)],
       ].map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, v)))));
     return card;

@@ -16,22 +16,28 @@ function lookOf(g, shown) {
   return ["u" + Math.min(4, Math.max(0, Math.floor(g.utilization / 20))), "active"];
 }
 
+// isHottest reports whether a GPU is the one with the highest temperature of the fleet.
+const isHottest = (g, node, shown) => Boolean(shown.hottest) && lookOf(g, shown)[0] !== "old" && shown.hottest.node === node && shown.hottest.uuid === g.uuid;
+
 const ownersOf = (g) => (g.owners || []).map((o) => o.namespace + "/" + o.pod);
 
 function aboutGPU(g, node, shown) {
   const [, state] = lookOf(g, shown);
-  return [g.uuid + " on " + node, state, ownersOf(g).join("\n") || "no pod holds it", g.heldSince ? "held since " + when(g.heldSince, new Date(shown.now)) : "",
+  const name = g.index === undefined ? g.uuid : "GPU " + g.index + ", " + g.uuid + ",";
+  return [name + " on " + node, isHottest(g, node, shown) ? "the hottest GPU" : "", state, ownersOf(g).join("\n") || "no pod holds it", g.heldSince ? "held since " + when(g.heldSince, new Date(shown.now)) : "",
     "utilisation " + percentText(g.utilization) + ", memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB", num(g.powerWatts) + " W, " + num(g.temperatureCelsius) + " °C"].filter(Boolean).join("\n");
 }
 
 function makeCell(g, node) {
-  const a = el("a", { class: "gpu", href: hashOf("gpu", { node, uuid: g.uuid }), tabindex: "-1" }, el("b"), el("span"));
+  const a = el("a", { class: "gpu", href: hashOf("gpu", { node, uuid: g.uuid }), tabindex: "-1" }, el("b"), el("i"), el("span"));
   return a;
 }
 
 function drawCell(a, g, node, shown) {
   const [look] = lookOf(g, shown), s = seconds(g.age) + shown.extra, known = g.utilization !== undefined, owners = g.owners || [];
-  setClass(a, "gpu " + look);
+  const hot = isHottest(g, node, shown);
+  setClass(a, "gpu " + look + (hot ? " hot" : ""));
+  setText(a.children[1], hot ? num(g.temperatureCelsius) + " °C" : "");
   a.about = aboutGPU(g, node, shown);
   a.setAttribute("aria-label", a.about.replaceAll("\n", ", "));
   setText(a.firstChild, !known ? "no value" : look === "idle" ? "idle-held" : look === "free" ? "free" : num(g.utilization) + " %");
@@ -99,7 +105,7 @@ function drawTotals(v) {
   const texts = facts.map(([k, n]) => [k, n.toLocaleString("en")]).concat([["mean utilisation of allocated GPUs", percentText(f.utilization)]]);
   if (f.cost) texts.push(["held GPUs cost an hour", costText(f.cost.usdPerHour, f.cost.unpricedGPUs || 0)], ["of it idle-held", costText(f.cost.idleHeldUSDPerHour, f.cost.unpricedIdleHeldGPUs || 0)]);
   else texts.push(["held GPUs cost an hour", "no --gpu-price"]);
-  if (v.hottest) texts.push(["hottest GPU", num(v.hottest.temperatureCelsius) + " °C on " + v.hottest.node, hashOf("gpu", { node: v.hottest.node, uuid: v.hottest.uuid })]);
+  if (v.hottest) texts.push(["hottest GPU", num(v.hottest.temperatureCelsius) + " °C on " + v.hottest.node + (v.hottest.index === undefined ? "" : ", GPU " + v.hottest.index), hashOf("gpu", { node: v.hottest.node, uuid: v.hottest.uuid })]);
   keyed($("totals"), texts, ([k]) => k, ([k, , href]) => el("div", {}, el("dt", {}, k), el("dd", {}, el(href ? "a" : "span"))), (e, [, text, href]) => {
     setText(e.lastChild.firstChild, text);
     if (href) e.lastChild.firstChild.href = href;
@@ -212,11 +218,12 @@ function drawNode(row, n, shown) {
   const [who, what] = row.children;
   setText(who.lastChild, [n.pool, n.model].filter(Boolean).join(", "));
   who.firstChild.setAttribute("aria-expanded", String(openNodes.has(n.name)));
-  const text = n.allocated + " of " + plural(n.gpus, "GPU") + " allocated, " + percentText(n.utilization) + (n.idle ? ", " + n.idle + " idle-held" : "") + (n.maxTemperatureCelsius === undefined ? "" : ", up to " + num(n.maxTemperatureCelsius) + " °C");
+  const hottest = shown.hottest && shown.hottest.node === n.name ? shown.hottest.cell || 0 : -1;
+  const text = n.allocated + " of " + plural(n.gpus, "GPU") + " allocated, " + percentText(n.utilization) + (n.idle ? ", " + n.idle + " idle-held" : "") + (n.maxTemperatureCelsius === undefined ? "" : ", up to " + num(n.maxTemperatureCelsius) + " °C") + (hottest >= 0 ? ", the hottest GPU" : "");
   const detail = openNodes.get(n.name);
   const focus = document.activeElement;
   what.replaceChildren(
-    el("div", { class: "strip" }, el("span", { class: "cells", "aria-hidden": "true" }, ...[...n.cells].map((c) => el("i", { class: cellLook(c) }))), el("span", { class: "dim" }, text)),
+    el("div", { class: "strip" }, el("span", { class: "cells", "aria-hidden": "true" }, ...[...n.cells].map((c, i) => el("i", { class: cellLook(c) + (i === hottest ? " hot" : "") }))), el("span", { class: "dim" }, text)),
     ...(n.problems || []).map((p) => el("p", { class: "problem" }, p)),
     openNodes.has(n.name) && !detail ? el("p", { class: "dim" }, "loading…") : "", row.gpus || "");
   if (!openNodes.has(n.name)) {

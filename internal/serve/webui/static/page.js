@@ -49,7 +49,7 @@ let last = null; // { v, at, extra }: the newest view, the time of its arrival, 
 // shownNow returns the present age of the newest view.
 function shownNow() {
   const extra = (performance.now() - last.at) / 1000 + last.extra;
-  return { extra, now: Date.parse(last.v.time) + extra * 1000, maxAge: Math.max(5, seconds(last.v.maxAge)) };
+  return { extra, now: Date.parse(last.v.time) + extra * 1000, maxAge: Math.max(5, seconds(last.v.maxAge)), hottest: last.v.hottest };
 }
 
 const drawViews = {
