@@ -139,58 +139,70 @@ func wantReleased(t *testing.T, c *cluster, kind string) {
 var kinds = []string{kindHPA, kindScaledObject}
 
 func TestAdoptAndRelease(t *testing.T) {
+	t.Parallel()
 	for _, kind := range kinds {
-		for seed := range uint64(20) {
-			inCluster(t, seed, kind, func(t *testing.T, c *cluster) {
-				before := c.nobody()
-				out, err := c.attempt(t, 0, false, adopts(kind))
-				if err != nil {
-					t.Fatalf("%v\n%s", err, out)
-				}
-				gap := c.nobody() - before
-				wantAdopted(t, c, kind)
-				// One sync of the HorizontalPodAutoscaler, its duration, and the lags.
-				if limit := syncPeriod + 10*time.Second + settle; gap > limit {
-					t.Errorf("for %v nobody scaled, want at most %v", gap, limit)
-				}
-				if seed == 0 {
-					t.Logf("%s: for %v nobody scaled; %q\n%s", kind, gap, c.changes(), out)
-				}
-				out, err = c.attempt(t, 0, false, adopts(kind)) // again
-				if err != nil || len(c.changes()) > 0 || !strings.Contains(out, "has taken over") {
-					t.Errorf("again: %v, %q\n%s", err, c.changes(), out)
-				}
-				before = c.nobody()
-				if out, err = c.attempt(t, 0, false, releases()); err != nil {
-					t.Fatalf("%v\n%s", err, out)
-				}
-				if seed == 0 {
-					t.Logf("%s: for %v nobody scaled; %q\n%s", kind, c.nobody()-before, c.changes(), out)
-				}
-				wantReleased(t, c, kind)
-				out, err = c.attempt(t, 0, false, releases())
-				if err != nil || len(c.changes()) > 0 || !strings.Contains(out, "nothing to hand back") {
-					t.Errorf("again: %v, %q\n%s", err, c.changes(), out)
-				}
-				if out, err = c.attempt(t, 0, false, adopts(kind)); err != nil { // and once more
-					t.Fatalf("%v\n%s", err, out)
-				}
-				wantAdopted(t, c, kind)
-				if out, err = c.attempt(t, 0, false, releases(func(r *release) { r.deletes = true })); err != nil || c.object("gpuautoscalers/chat") != nil {
-					t.Fatalf("%v\n%s", err, out)
-				}
-				wantReleased(t, c, kind)
-			})
-		}
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			adoptAndRelease(t, kind)
+		})
+	}
+}
+
+func adoptAndRelease(t *testing.T, kind string) {
+	for seed := range uint64(20) {
+		inCluster(t, seed, kind, func(t *testing.T, c *cluster) {
+			before := c.nobody()
+			out, err := c.attempt(t, 0, false, adopts(kind))
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			gap := c.nobody() - before
+			wantAdopted(t, c, kind)
+			// One sync of the HorizontalPodAutoscaler, its duration, and the lags.
+			if limit := syncPeriod + 10*time.Second + settle; gap > limit {
+				t.Errorf("for %v nobody scaled, want at most %v", gap, limit)
+			}
+			if seed == 0 {
+				t.Logf("%s: for %v nobody scaled; %q\n%s", kind, gap, c.changes(), out)
+			}
+			out, err = c.attempt(t, 0, false, adopts(kind)) // again
+			if err != nil || len(c.changes()) > 0 || !strings.Contains(out, "has taken over") {
+				t.Errorf("again: %v, %q\n%s", err, c.changes(), out)
+			}
+			before = c.nobody()
+			if out, err = c.attempt(t, 0, false, releases()); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if seed == 0 {
+				t.Logf("%s: for %v nobody scaled; %q\n%s", kind, c.nobody()-before, c.changes(), out)
+			}
+			wantReleased(t, c, kind)
+			out, err = c.attempt(t, 0, false, releases())
+			if err != nil || len(c.changes()) > 0 || !strings.Contains(out, "nothing to hand back") {
+				t.Errorf("again: %v, %q\n%s", err, c.changes(), out)
+			}
+			if out, err = c.attempt(t, 0, false, adopts(kind)); err != nil { // and once more
+				t.Fatalf("%v\n%s", err, out)
+			}
+			wantAdopted(t, c, kind)
+			if out, err = c.attempt(t, 0, false, releases(func(r *release) { r.deletes = true })); err != nil || c.object("gpuautoscalers/chat") != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			wantReleased(t, c, kind)
+		})
 	}
 }
 
 // The command is killed in each of its calls, before and after the API server has applied it. A second run finishes,
 // or goes back.
 func TestKilledInEachCall(t *testing.T) {
+	t.Parallel()
 	for _, kind := range kinds {
 		for _, from := range []string{"adopt", "release"} {
-			killEach(t, kind, from)
+			t.Run(from+" "+kind, func(t *testing.T) {
+				t.Parallel()
+				killEach(t, kind, from)
+			})
 		}
 	}
 }
@@ -266,6 +278,14 @@ func bit(b bool) uint64 {
 
 func forbidden(what string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: what}, "chat", errors.New("not you"))
+}
+
+// Whether a request is tried again depends on its status, except where that is known to pass. The status stays readable.
+func TestErrorsThatPass(t *testing.T) {
+	err := forbidden("scaledobjects")
+	if passes := fmt.Errorf("remove the annotation: %w", passing{err}); !isFinal(err) || isFinal(passes) || !apierrors.IsForbidden(passes) {
+		t.Errorf("final: %v, and %v for %v", isFinal(err), isFinal(passes), passes)
+	}
 }
 
 // What cannot be finished is undone: the other autoscaler scales as before.

@@ -161,7 +161,7 @@ func (r *release) restore(ctx context.Context, check bool, s *state) error {
 	if s.old != nil {
 		err := r.startOld(ctx, query, s.old)
 		if err != nil && r.ownHPA != "" && strings.Contains(err.Error(), r.ownHPA) {
-			return errors.New(err.Error()) // not final: the webhook's cache has the deleted HorizontalPodAutoscaler
+			return passing{err} // the webhook's cache has the deleted HorizontalPodAutoscaler
 		}
 		return err
 	}

@@ -28,6 +28,12 @@ type refusal struct{ error }
 
 func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
 
+// passing is an error that a repetition removes, whatever the status of the request.
+type passing struct{ error }
+
+// Unwrap implements the interface of package errors.
+func (p passing) Unwrap() error { return p.error }
+
 // objects are a GPUAutoscaler, and the object of another autoscaler with the same name.
 type objects struct {
 	api             API
@@ -194,8 +200,12 @@ func (o *objects) remove(ctx context.Context, dryRun []string, u *unstructured.U
 // isFinal reports whether a repetition does not remove the error of a request.
 func isFinal(err error) bool {
 	var r refusal
-	if errors.As(err, &r) {
+	var p passing
+	switch {
+	case errors.As(err, &r):
 		return true
+	case errors.As(err, &p):
+		return false
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
