@@ -2,7 +2,11 @@
 
 package contender
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+
+	"github.com/gpupilot/gpupilot/internal/scale/peers"
+)
 
 // Lag describes the stages between a pod and an autoscaler. Each stage runs periodically
 // and reads the last result of the stage before it. Times are in seconds; a period of 0 or
@@ -30,12 +34,14 @@ type Lags struct{ GPU, GPURule, Pod, Direct Lag }
 // recording rule, of the pods' own metrics, and of GPUPilot's metrics API.
 func DefaultLags() Lags { return Lags{gpuLag(), gpuRuleLag(), podLag(), directLag()} }
 
-func gpuLag() Lag     { return Lag{Name: "classic", Collect: 30, Scrape: 15, Sync: 15} }
-func gpuRuleLag() Lag { return Lag{Name: "classic", Collect: 30, Scrape: 15, Rule: 30, Sync: 15} }
-func podLag() Lag     { return Lag{Name: "classic", Scrape: DefaultScrape, Sync: 15} }
+func gpuLag() Lag { return Lag{Name: "classic", Collect: 30, Scrape: 15, Sync: peers.SyncSeconds} }
+func gpuRuleLag() Lag {
+	return Lag{Name: "classic", Collect: 30, Scrape: 15, Rule: 30, Sync: peers.SyncSeconds}
+}
+func podLag() Lag { return Lag{Name: "classic", Scrape: DefaultScrape, Sync: peers.SyncSeconds} }
 
 // directLag is the lag of GPUPilot's metrics API.
-func directLag() Lag { return Lag{Name: "direct", Delay: 1, Sync: 15} }
+func directLag() Lag { return Lag{Name: "direct", Delay: 1, Sync: peers.SyncSeconds} }
 
 // withPhases returns the lag with random phases of its stages.
 func (l Lag) withPhases(seed uint64) Lag {

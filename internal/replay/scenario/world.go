@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/peers"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
@@ -212,7 +213,7 @@ func (w *world) shortage(in ...scale.Phase) (n int) {
 }
 
 // hpaSync is the time between two syncs of a HorizontalPodAutoscaler.
-const hpaSync = 15 * time.Second
+const hpaSync = peers.SyncSeconds * time.Second
 
 // decide runs the engine on the current observation, and applies the decision. It reports whether the decision waits:
 // with actuation: HPA, it is applied at the next sync.

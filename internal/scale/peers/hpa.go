@@ -65,6 +65,9 @@ func DefaultDown() Rules {
 	return Rules{Tolerance: defaultTolerance, Window: 300, Policies: []RatePolicy{{Percent: true, Value: 100, Period: 15}}}
 }
 
+// SyncSeconds is kube-controller-manager's horizontal-pod-autoscaler-sync-period, in seconds.
+const SyncSeconds = 15
+
 // defaultTolerance is kube-controller-manager's horizontal-pod-autoscaler-tolerance.
 const defaultTolerance = 0.1
 
