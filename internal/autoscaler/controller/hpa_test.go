@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
 
@@ -69,7 +70,7 @@ func TestPassActuatesByHPA(t *testing.T) {
 	if d, err := r.DesiredReplicas("ns", "web"); err != nil || d.Replicas != 2 {
 		t.Errorf("it decides %d, %v", d.Replicas, err)
 	}
-	if v := r.View(); len(v.Workloads) != 1 || v.Workloads[0].Actuation != "HPA" || len(v.Recent) != 1 || v.Recent[0].Advice {
+	if v := r.View(); len(v.Workloads) != 1 || v.Workloads[0].Actuation != "HPA" || v.Workloads[0].HPA != target.HPAName("web") || len(v.Recent) != 1 || v.Recent[0].Advice {
 		t.Errorf("the page has %+v, with the decisions %+v", v.Workloads, v.Recent)
 	}
 	contains(t, fmt.Sprint(r.events), "asks its HorizontalPodAutoscaler to scale Deployment web from 1 to 2")

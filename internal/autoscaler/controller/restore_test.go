@@ -57,6 +57,7 @@ func (r *rig) deleted(w *workload) {
 
 func TestADeletedObjectRestoresTheReplicas(t *testing.T) {
 	r, w := restoring(t)
+	contains(t, r.View().Workloads[0].Deletion, "Deployment web gets 2 replicas again, as before it")
 	r.deleted(w)
 	if got := r.replicas("web"); got != 2 {
 		t.Errorf("%d replicas, want those from before", got)

@@ -29,8 +29,8 @@ func Write(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 			fmt.Fprintf(out, "  %s is %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}
-	if b := s.ReplicasBefore; b != nil && a.Spec.OnDelete == v1alpha1.OnDeleteRestore {
-		fmt.Fprintf(out, "  when it is deleted, %s gets %d replicas again, as before it\n", b.Target, b.Replicas)
+	if a.Spec.OnDelete == v1alpha1.OnDeleteRestore {
+		fmt.Fprintf(out, "  when it is deleted, %s\n", Deletion(a))
 	}
 	for _, p := range s.Pending {
 		fmt.Fprintf(out, "  %d held up by %s: %s\n", p.Replicas, p.Reason, p.Message)
@@ -75,6 +75,18 @@ func setBy(a *v1alpha1.GPUAutoscaler) string {
 		return "no HorizontalPodAutoscaler of this object exists yet"
 	default:
 		return "HorizontalPodAutoscaler " + h.Name + " sets the desired replicas at its next sync"
+	}
+}
+
+// Deletion says what becomes of the replicas when a is deleted.
+func Deletion(a *v1alpha1.GPUAutoscaler) string {
+	switch b := a.Status.ReplicasBefore; {
+	case a.Spec.OnDelete != v1alpha1.OnDeleteRestore:
+		return "the replicas stay (onDelete: Keep)"
+	case b == nil:
+		return "the replicas stay: those from before it are not recorded (onDelete: Restore)"
+	default:
+		return fmt.Sprintf("%s gets %d replicas again, as before it", b.Target, b.Replicas)
 	}
 }
 

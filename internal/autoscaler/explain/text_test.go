@@ -91,6 +91,8 @@ func TestWriteSaysWhatLasts(t *testing.T) {
 	}
 	a.Spec.OnDelete, a.Status.ReplicasBefore = v1alpha1.OnDeleteRestore, &v1alpha1.ReplicasBefore{Target: "Deployment llm/chat", Replicas: 3}
 	f("\n  when it is deleted, Deployment llm/chat gets 3 replicas again, as before it\n")
+	a.Status.ReplicasBefore = nil
+	f("\n  when it is deleted, the replicas stay: those from before it are not recorded (onDelete: Restore)\n")
 }
 
 func TestWriteChanges(t *testing.T) {

@@ -191,6 +191,9 @@ func (m *Model) workloadDetail(w *view.Workload) []string {
 	if by := heldBy(w); by != "" {
 		out = append(out, m.wrapped("held by "+termtext.Clean(by), "  ", Warn)...)
 	}
+	if w.Deletion != "" {
+		out = append(out, m.wrapped("when it is deleted, "+termtext.Clean(w.Deletion), "  ", Plain)...)
+	}
 	for _, s := range w.Signals {
 		value := number(s.Value, "%.4g").Text
 		if value == "" {

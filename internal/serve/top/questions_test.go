@@ -15,6 +15,9 @@ import (
 func asked(nodes int) view.View {
 	v := large(nodes)
 	v.Targets = nil
+	for i := range v.Workloads {
+		v.Workloads[i].Deletion = "the replicas stay (onDelete: Keep)"
+	}
 	for i := range v.Nodes {
 		for j := range v.Nodes[i].GPUs {
 			g := &v.Nodes[i].GPUs[j]
@@ -74,6 +77,7 @@ func TestFiveQuestions(t *testing.T) {
 		f("who idles", []string{"6"}, fmt.Sprintf("%s/notebook-ann  %11s", namespace, most), cost)
 		f("who idles, at a glance", nil, fmt.Sprintf("%s idle-held", grouped(idle)), fmt.Sprintf("IDLE-HELD\n  %s/notebook-ann  holds %s idle", namespace, most))
 		f("why that many replicas", []string{"4", "down", "enter"}, "llm/chat", "Tolerance", "vllm requests: 12.1 is within 10 % of the target 12.5: no change")
+		f("what a deletion does", []string{"4", "down", "enter"}, "when it is deleted, the replicas stay (onDelete: Keep)")
 		f("what is broken", nil, "1 of "+plural(nodes, "node")+" with problems", "1 of 2 workloads", node+"  GPULost: GPU 5", "ml/render  SignalsReadable is False")
 		f("what does it cost", nil, fmt.Sprintf("%s USD/h held, %s idle-held", grouped(nodes*6*2), grouped(2*idle)))
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -68,13 +69,14 @@ func TestBandsAreNamed(t *testing.T) {
 	}
 }
 
-// A reader sees the bands by name below the chart, and who sets the replicas.
+// A reader sees the bands by name below the chart, who sets the replicas, and what a deletion does to them.
 func TestBrowserBands(t *testing.T) {
 	b := openBrowser(t)
 	b.size(1280, 900, "light")
 	src := newLive(func(v *view.View) {
 		w := &v.Workloads[0]
-		w.Actuation, w.StartingSince = "HPA", time.Time{}
+		w.Actuation, w.HPA, w.StartingSince = "HPA", target.HPAName(w.Name), time.Time{}
+		w.Deletion = "Deployment llm/chat gets 3 replicas again, as before it"
 	})
 	src.detail = bandsOf
 	b.do(chromedp.Navigate(serve(t, src, nil)))
@@ -91,6 +93,7 @@ func TestBrowserBands(t *testing.T) {
 		b.wants(fmt.Sprintf(`[...document.querySelectorAll(".detail .notable")].some((e) => e.innerText.includes(%q))`, name+" is "+status))
 	}
 	b.wants(`document.querySelector(".detail .cols details").textContent.includes("is scaled by HorizontalPodAutoscaler gpupilot-chat of this GPUAutoscaler")`)
+	b.wants(`document.querySelector(".detail").innerText.includes("When the GPUAutoscaler is deleted, Deployment llm/chat gets 3 replicas again, as before it.")`)
 	b.shoot("bands")
 	b.size(360, 900, "dark")
 	b.fits("bands")

@@ -206,9 +206,10 @@ type Target struct {
 type Workload struct {
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`
-	Kind      string   `json:"kind"`      // of the scale target
-	Target    string   `json:"target"`    // the name of the scale target
-	Actuation string   `json:"actuation"` // Scale, HPA or Advise
+	Kind      string   `json:"kind"`          // of the scale target
+	Target    string   `json:"target"`        // the name of the scale target
+	Actuation string   `json:"actuation"`     // Scale, HPA or Advise
+	HPA       string   `json:"hpa,omitempty"` // the HorizontalPodAutoscaler that sets the replicas, with actuation: HPA
 	Min       int32    `json:"min"`
 	Max       int32    `json:"max"`
 	Ready     bool     `json:"ready"`
@@ -225,6 +226,8 @@ type Workload struct {
 	Idle string `json:"idle,omitempty"`
 	// Leaving is the number of replicas that finish their requests before they are removed.
 	Leaving int32 `json:"leaving,omitempty"`
+	// Deletion says what becomes of the replicas when the GPUAutoscaler is deleted.
+	Deletion string `json:"deletion,omitempty"`
 
 	Objectives []Objective `json:"objectives,omitempty"` // of signals with an slo
 

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -277,7 +278,7 @@ func (s *scenario) edited(plans []*plan) {
 		}
 		for i, name := range editedWorkloads {
 			h := &autoscalingv2.HorizontalPodAutoscaler{}
-			err := client.IgnoreNotFound(rig.Client.Get(s.t.Context(), client.ObjectKey{Namespace: space, Name: "gpupilot-" + name}, h))
+			err := client.IgnoreNotFound(rig.Client.Get(s.t.Context(), client.ObjectKey{Namespace: space, Name: target.HPAName(name)}, h))
 			if want := actuations[(s.edits+int64(i))%2] == v1alpha1.ActuationHPA; err != nil || (h.UID != "") != want {
 				return fmt.Errorf("the HorizontalPodAutoscaler of %s exists: %v, want %v (%v)", name, h.UID != "", want, err)
 			}

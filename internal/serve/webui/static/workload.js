@@ -38,12 +38,12 @@ function makeDetail(r) {
   const d = {
     key: r.key, w: r.w, points: null, pointsAt: 0, answer: null, answerAt: 0, range: rangeNow(),
     note: el("span", { class: "dim", role: "status" }), plot: newPlot((e) => openMark(e)), bands: el("ul", { class: "bands" }), why: el("div", { class: "cols" }), picked: el("div", { class: "picked", role: "status" }),
-    objectives: el("div"), past: el("ol", { class: "decisions" }), root: null, buttons,
+    objectives: el("div"), deletion: el("p", { class: "dim" }), past: el("ol", { class: "decisions" }), root: null, buttons,
   };
   d.plot.opened = route.p.get("at") || "";
   const box = el("div", { class: "detail" },
     el("div", { class: "ranges", role: "group", "aria-label": "Range of the chart" }, ...buttons, d.note), d.plot.box, d.bands, d.picked, d.objectives, d.why,
-    el("h3", {}, "Decisions that changed it"), d.past,
+    el("h3", {}, "Decisions that changed it"), d.past, d.deletion,
     el("p", {}, link("What would another policy have cost and kept?", "backtest", { of: r.key })));
   d.root = el("tr", { class: "detail-row" }, el("td", { colspan: "6" }, box));
   detail = d;
@@ -196,6 +196,7 @@ function drawDetail(root, r, shown) {
   const d = detail;
   if (!d || d.root !== root) return;
   d.w = r.w;
+  setText(d.deletion, d.w.deletion ? "When the GPUAutoscaler is deleted, " + d.w.deletion + "." : "");
   if (addPoint(d)) drawPoints(d);
   const all = r.w.objectives || [], text = JSON.stringify(all);
   if (d.objectives.shows === text) return;

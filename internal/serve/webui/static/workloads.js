@@ -110,7 +110,7 @@ function stateOf(w, shown) {
   if (w.idle) return { rank: 5, text: "idle", why: w.idle, look: "note" };
   if (wait) return { rank: 5, text: "starting", why: wait, look: "note" };
   if ((w.schedules || []).length) return { rank: 6, text: "scheduled", why: "active schedules: " + w.schedules.join(", "), look: "note" };
-  return { rank: 7, text: w.actuation === "Advise" ? "advice only" : "ok", why: w.actuation === "HPA" ? "HorizontalPodAutoscaler gpupilot-" + w.name + " sets the replicas" : "", look: "dim" };
+  return { rank: 7, text: w.actuation === "Advise" ? "advice only" : "ok", why: w.hpa ? "HorizontalPodAutoscaler " + w.hpa + " sets the replicas" : "", look: "dim" };
 }
 
 const lastChange = (v, w) => v.recent.find((e) => e.namespace === w.namespace && e.name === w.name);
