@@ -212,9 +212,9 @@ func (s *statusWriter) write(ctx context.Context, a *v1alpha1.GPUAutoscaler, st 
 	if err != nil {
 		return fmt.Errorf("encode a status: %w", err)
 	}
-	named := autoscalerKind() // the response has the whole object, which may be malformed
-	named.SetNamespace(a.Namespace)
-	named.SetName(a.Name)
+	// The answer to it has no spec: the whole object may be malformed, and up to 1.5 MiB.
+	named := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name}}
+	named.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
 	return s.w.shared.deps.Client.Status().Patch(ctx, named, client.RawPatch(types.JSONPatchType, patch))
 }
 

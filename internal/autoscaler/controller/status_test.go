@@ -217,6 +217,9 @@ func TestStatusesThatWait(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
+			if _, ok := obj.(*metav1.PartialObjectMetadata); !ok {
+				t.Errorf("the answer is a %T, with the spec", obj)
+			}
 			var ops [2]struct{ Value json.RawMessage }
 			var st v1alpha1.GPUAutoscalerStatus
 			if err := json.Unmarshal(body, &ops); err != nil {

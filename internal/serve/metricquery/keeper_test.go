@@ -72,6 +72,9 @@ func newRigOf(t *testing.T, perNamespace int, objects ...client.Object) *rig {
 				if err := c.SubResource(sub).Patch(ctx, obj, p, opts...); err != nil {
 					return err
 				}
+				if _, ok := obj.(*metav1.PartialObjectMetadata); !ok {
+					t.Errorf("the answer is a %T, with the spec", obj)
+				}
 				if _, typed := obj.(*v1alpha1.MetricQuery); typed && obj.GetName() == "bad" {
 					return errors.New("decode the response, which has the malformed spec")
 				}

@@ -68,9 +68,9 @@ func (e *entry) writeStatus(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	q := kind() // the response has the whole object, which may be malformed
-	q.SetNamespace(e.object.Namespace)
-	q.SetName(e.object.Name)
+	// The answer to it has no spec: the whole object may be malformed.
+	q := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: e.object.Namespace, Name: e.object.Name}}
+	q.SetGroupVersionKind(kind().GroupVersionKind())
 	err = e.k.deps.Client.SubResource("status").Patch(ctx, q, client.RawPatch(types.MergePatchType, body))
 	e.status.at = now
 	switch {
