@@ -18,6 +18,7 @@ import (
 
 // Two workloads with loads of their own are kept in a ratio, up and down.
 func TestPair(t *testing.T) {
+	t.Parallel() // beside TestSchedule, as TestRollout
 	const prefill, decode = "hold", "drain"
 	for _, name := range []string{prefill, decode} {
 		rig.Offer(name, 0.3)

@@ -15,7 +15,7 @@ import (
 const namespace = scalerig.Namespace
 
 // names are the workloads of the tests.
-var names = []string{"hold", "drain", "rollout", "rolloutbeside", "chat", "adopted", "scaledobject"}
+var names = []string{"hold", "drain", "rollout", "rolloutbeside", "chat", "adopted", "scaledobject", "schedule"}
 
 // rig is the one stack that the tests of this package share.
 var rig *scalerig.Rig

@@ -65,6 +65,7 @@ func rolling(t *testing.T, name string, want metav1.ConditionStatus) {
 // HorizontalPodAutoscaler on the same metric. Then a version that never serves is rolled
 // out, the load falls, and the scale-down does not wait.
 func TestRollout(t *testing.T) {
+	t.Parallel() // beside TestSchedule
 	const name, beside, load, replicas = "rollout", "rolloutbeside", 2.2, 4
 	half := intstr.FromString("50%")
 	for _, x := range []string{name, beside} {
