@@ -178,6 +178,7 @@ func raw(ctx context.Context, k kubernetes.Interface, ns, metric string) (*v1bet
 }
 
 func TestExternalMetrics(t *testing.T) {
+	t.Parallel() // it has a control plane of its own, and waits
 	b := &backend{}
 	s := start(t, b)
 	k, err := kubernetes.NewForConfig(s.REST)

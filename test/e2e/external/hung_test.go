@@ -39,6 +39,7 @@ const (
 // are as many until the agent is back: an HPA on an object, on a MetricQuery of GPUs, of
 // PromQL over our aggregates and of a recording rule, and a GPUAutoscaler.
 func TestAHungAgentRemovesNoReplica(t *testing.T) {
+	t.Parallel() // it has a control plane of its own, and waits
 	if _, err := cluster.FindBinary(); err != nil {
 		t.Skip("no control plane; make test builds it: ", err)
 	}

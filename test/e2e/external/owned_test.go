@@ -183,6 +183,7 @@ func (r *recorder) take() (numbers []int32, writers []string) {
 // The replicas follow the decision exactly through the owned HorizontalPodAutoscaler: also by one at ten and more, where
 // its own tolerance would swallow the step.
 func TestOwnedHPA(t *testing.T) {
+	t.Parallel() // it has a control plane of its own, and waits
 	b := &backend{}
 	b.set("3")
 	s := startOwned(t, b)
@@ -434,6 +435,7 @@ func countHPAs(t *testing.T, s *stack.Stack) func() int {
 
 // A tenant's HorizontalPodAutoscaler is a rival, whatever it says of itself, and is never changed.
 func TestForgedHPA(t *testing.T) {
+	t.Parallel() // it has a control plane of its own, and waits
 	b := &backend{}
 	b.set("3")
 	s := startOwned(t, b)
