@@ -135,7 +135,7 @@ func TestWorkingDay(t *testing.T) {
 	if s.startup != chainStartup || s.least != chainLeast || short.startup != startup || short.least != 1 || short.full != target {
 		t.Errorf("with the chain %+v, without it %+v", s, short)
 	}
-	if s.shape.Duration() != s.length || s.shape.At(0) != 0 || s.shape.At(25*time.Second) != chainBase || s.shape.At(200*time.Second) != peakLoad || s.shape.At(s.length) != chainBase {
+	if s.shape.Duration() != s.length || s.shape.At(0) != 0 || s.shape.At(15*time.Second) != chainBase || s.shape.At(200*time.Second) != peakLoad || s.shape.At(s.length) != chainBase {
 		t.Error("the load is not a working day")
 	}
 	// It is full where the first request misses a limit.

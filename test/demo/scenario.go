@@ -42,8 +42,8 @@ const (
 	capacity           = 10.0             // requests a second of one replica at 100 %
 	peakLoad           = 36.0             // requests a second: 6 replicas at the target
 	baseLoad           = 3.0              // requests a second: half a replica at the target
-	chainBase          = 12.0             // requests a second at night beside the usual chain
-	chainLeast         = 3                // minReplicas there: what the night needs, and one more
+	chainBase          = 15.0             // requests a second at night beside the usual chain
+	chainLeast         = 4                // minReplicas there: what the night needs, and one more
 	// queueLimit is how many requests wait at most; clients give up on more.
 	queueLimit = 30
 	// lead is the quiet before a replayed load, and tail the one after it, in
@@ -198,12 +198,11 @@ func builtIn(d time.Duration) load.Shape {
 	}
 }
 
-// workingDay is the day beside the usual chain: the morning triples the load. In a round of six minutes that takes 150 s,
-// as 50 minutes at 20 times the speed, and a replica starts in 6 s, as in two minutes. The morning of gpupilot demo takes as
-// long. The load begins softly: a day does not begin with a step. The night is longer than an objective keeps replicas.
+// workingDay is the day beside the usual chain: the load more than doubles in the morning. In a round of six minutes that takes
+// 180 s, as an hour at 20 times the speed, and a replica starts in 6 s, as in two minutes. The load begins softly: a day does not begin with a step. The night is longer than an objective keeps replicas.
 func workingDay(d time.Duration) load.Shape {
 	part := func(x float64) time.Duration { return time.Duration(x * float64(d)) }
-	dawn, quiet, morning, noon, evening := part(0.04), part(0.03), part(0.42), part(0.13), part(0.05)
+	dawn, quiet, morning, noon, evening := part(0.03), part(0.02), part(0.50), part(0.10), part(0.05)
 	return load.Sequence{
 		load.Ramp{From: 0, To: chainBase, For: dawn},
 		load.Constant{Rate: chainBase, For: quiet},
