@@ -35,6 +35,7 @@ type Replay struct {
 	Cost     Cost
 	Shares   Shares
 	Knee     float64 // busy share at which replicas are full by their limits
+	First    float64 // busy share of a replica without a record
 	Startup  float64 // seconds until a replica serves
 	Min, Max int     // replicas
 

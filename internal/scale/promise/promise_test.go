@@ -212,6 +212,46 @@ func TestAStricterLimitGetsNoFewerReplicas(t *testing.T) {
 	}
 }
 
+// Nothing is known yet of what a workload's load does: its objective counts all the same.
+func TestAStricterObjectiveGetsMoreFromTheFirstMinute(t *testing.T) {
+	limits, bounds := Limits{Token: 0.015}, Bounds{1, 50, 120}
+	f := func(seconds float64, learns bool) {
+		t.Helper()
+		s, before := drive(State{}, Load{4000, 2000}, 5, seconds), 0.0
+		for _, objective := range []float64{0.9, 0.95, 0.98, 0.99, 0.999} {
+			if learns {
+				s = s.Learn(objective, limits, bounds)
+			}
+			d, ok := s.Demand(objective, limits, bounds.Startup)
+			if !ok || (s.Plan.Target > 0) != learns || !(d.Replicas > before) {
+				t.Errorf("after %g s, %g: %+v of %+v, and %v replicas for a looser objective", seconds, objective, d, s.Plan, before)
+			}
+			before = d.Replicas
+		}
+	}
+	f(60, false)
+	f(900, true)
+}
+
+// What is missed too often is avoided at a price that grows as much, and no more.
+func TestMissesThatWereMeasuredMakeAMissDearer(t *testing.T) {
+	f := func(share, factor, worth float64) {
+		t.Helper()
+		s := State{Ended: 1e6, Missed: Misses{Planned: share * plannedShare * 0.01 * 1e6}}
+		r, allowed := s.replay(&Cost{Idle: 0.01}, 0.01, Limits{Token: 0.015}, Bounds{1, 50, 120})
+		if got := allowed / (0.01 * margin); math.Abs(got/factor-1) > 1e-9 {
+			t.Errorf("%g of the misses that are wanted: a plan may have %g times as many, want %g", share, got, factor)
+		}
+		if got := r.Price / allowed / (price / (0.01 * margin)); math.Abs(got/worth-1) > 1e-9 {
+			t.Errorf("%g of the misses that are wanted: one is worth %g times as much, want %g", share, got, worth)
+		}
+	}
+	f(1, 1, 1)
+	f(2, 0.25, 2)
+	f(100, leastCorrection, mostPrice)
+	f(0.1, mostCorrection, leastPrice)
+}
+
 // A short record and a limit next to what an idle server takes leave one plan at least.
 func TestThereIsAlwaysAPlan(t *testing.T) {
 	r := Replay{Seconds: 15, Cost: truth, Knee: leastKnee, Startup: 30, Min: 1, Max: 8, Price: 1, Loads: make([]Load, leastLearned)}

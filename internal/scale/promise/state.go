@@ -40,11 +40,11 @@ const (
 	backlogFrom, ease = 0.05, 0.98
 	// leastLearned is how many steps Learn needs: ten minutes.
 	leastLearned = 600 / StepSeconds
-	// defaultLoad is the busy share at which replicas are loaded before a plan is chosen, as
-	// a share of the knee. defaultAverage and defaultWindow are its average and window in
+	// firstShare is the share of the allowed misses that the assumed curve may have before a
+	// plan is chosen. defaultAverage and defaultWindow are the average and the window then, in
 	// seconds. The window is at most startsWindow start-ups long: a replica that is removed
 	// costs a start-up when the load comes back.
-	defaultLoad, defaultAverage, defaultWindow, startsWindow = 0.75, 30, 1800, 6
+	firstShare, defaultAverage, defaultWindow, startsWindow = 0.3, 30, 1800, 6
 	// atOnceShare is the share of the allowed misses that the load of the last minute may
 	// cause, whatever the average of the plan: a rise that the record lacks.
 	atOnceShare = 0.2
@@ -59,7 +59,7 @@ const (
 	plannedShare = 0.45
 	// price is that of a replay, times a factor within leastPrice and mostPrice that follows
 	// the misses that were measured.
-	price, leastPrice, mostPrice = 1.5, 0.3, 4
+	price, leastPrice, mostPrice = 2.5, 0.3, 4
 	// confident is for how long, in seconds of the traffic of the last minutes, the objective
 	// counts as kept with a margin before misses were measured.
 	confident = 3600
@@ -245,7 +245,7 @@ func (s State) Demand(objective float64, l Limits, startup float64) (d Demand, o
 	}
 	d = Demand{Target: s.Plan.Target, Average: s.Plan.Average, Window: s.Plan.Window, Reserve: s.Plan.Reserve, Missed: s.Causes()}
 	if d.Target <= 0 {
-		d.Target, d.Average, d.Window, d.Reserve = defaultLoad*cost.knee(l), defaultAverage, firstWindow(startup), 0
+		d.Target, d.Average, d.Window, d.Reserve = fullest(firstShare*(1-objective), cost.knee(l)), defaultAverage, firstWindow(startup), 0
 	}
 	d.Busy = cost.Busy(s.Level)
 	d.Highest = s.highest(&cost, d.Busy, int(d.Average/StepSeconds), int(d.Window/StepSeconds))
@@ -271,15 +271,26 @@ func (s State) Learn(objective float64, l Limits, b Bounds) State {
 	if !ok || known(s.Loads) < leastLearned {
 		return s
 	}
-	allowed := max(1-objective, 1e-6)
-	// More misses than planned make misses dearer, and fewer cheaper.
-	planned, usual := plannedShare*allowed, s.Sizes.Ended/sizeSeconds*confident
-	over := (s.Missed.Sum() + planned*usual) / max(s.Ended+usual, least) / planned
-	knee := cost.knee(l)
-	r := Replay{
-		Loads: s.Loads, Seconds: StepSeconds, Cost: cost, Shares: s.Curve.Shares(knee), Knee: knee,
-		Startup: b.Startup, Min: b.Min, Max: b.Max, Price: price * min(max(over, leastPrice), mostPrice),
-	}
-	s.Plan = r.Choose(allowed * margin * min(max(math.Pow(over, -2), leastCorrection), mostCorrection))
+	r, allowed := s.replay(&cost, max(1-objective, 1e-6), l, b)
+	s.Plan = r.Choose(allowed)
 	return s
+}
+
+// replay returns the replay of what was recorded, and the share of the requests that a plan may miss in it.
+func (s *State) replay(cost *Cost, allowed float64, l Limits, b Bounds) (Replay, float64) {
+	factor, worth := s.feedback(allowed)
+	knee := cost.knee(l)
+	return Replay{
+		Loads: s.Loads, Seconds: StepSeconds, Cost: *cost, Shares: s.Curve.Shares(knee), Knee: knee, First: fullest(firstShare*allowed, knee),
+		Startup: b.Startup, Min: b.Min, Max: b.Max, Price: price * worth * factor, // for factor times as many misses
+	}, allowed * margin * factor
+}
+
+// feedback returns by what factor a plan's misses are those that it may have, and what a miss
+// is worth, as a multiple of the price: more misses than should be measured make them fewer
+// and dearer.
+func (s *State) feedback(allowed float64) (factor, worth float64) {
+	wanted, usual := plannedShare*allowed, s.Sizes.Ended/sizeSeconds*confident
+	over := (s.Missed.Sum() + wanted*usual) / max(s.Ended+usual, least) / wanted
+	return min(max(math.Pow(over, -2), leastCorrection), mostCorrection), min(max(over, leastPrice), mostPrice)
 }
