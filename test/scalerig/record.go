@@ -48,7 +48,7 @@ func writerOf(d *appsv1.Deployment) string {
 			Spec map[string]any `json:"f:spec"`
 		}
 		f := &d.ManagedFields[i]
-		if f.FieldsV1 == nil || json.Unmarshal(f.FieldsV1.Raw, &fields) != nil {
+		if f.FieldsV1 == nil || json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue
 		}
 		if _, ok := fields.Spec["f:replicas"]; ok {
