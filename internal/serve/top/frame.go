@@ -163,7 +163,7 @@ func (m *Model) stateBar(c *view.Counts, n int) string {
 	return b.String()
 }
 
-// sums are use, power, the hottest GPU and the cost.
+// sums are use, the cost, the hottest GPU and, where there is room, power.
 func (m *Model) sums() string {
 	if m.fleet == nil {
 		return ""
@@ -178,8 +178,14 @@ func (m *Model) sums() string {
 	if held, idle := m.fleet.costs(m.look()); held.known > 0 {
 		s.add(" · "+held.usd()+" USD/h held", Plain)
 		if c.Idle > 0 {
-			s.add(", "+idle.usd()+" idle-held", Warn)
+			s.add(", of it "+idle.usd()+" USD/h idle-held", Warn)
 		}
+	}
+	if h := m.fleet.View.Hottest; h != nil {
+		s.add(" · max ", Plain)
+		t := temperature(&h.TemperatureC)
+		s.add(t.Text+" °C ", t.Style)
+		s.add(termtext.TruncateMiddle(termtext.Clean(m.fleet.nameOf(h)), s.left), t.Style)
 	}
 	if c.GPUs == len(m.fleet.GPUs) && c.GPUs > 0 {
 		var all totals
@@ -189,12 +195,6 @@ func (m *Model) sums() string {
 		if w := all.watts.cell("%.1f kW", 1000); w.Text != "" {
 			s.add(" · "+w.Text, Plain)
 		}
-	}
-	if h := m.fleet.View.Hottest; h != nil {
-		s.add(" · max ", Plain)
-		t := temperature(&h.TemperatureC)
-		s.add(t.Text+" °C ", t.Style)
-		s.add(termtext.TruncateMiddle(termtext.Clean(m.fleet.nameOf(h)), s.left), t.Style)
 	}
 	return s.b.String()
 }

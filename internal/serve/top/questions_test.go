@@ -79,7 +79,7 @@ func TestFiveQuestions(t *testing.T) {
 		f("why that many replicas", []string{"4", "down", "enter"}, "llm/chat", "Tolerance", "vllm requests: 12.1 is within 10 % of the target 12.5: no change")
 		f("what a deletion does", []string{"4", "down", "enter"}, "when it is deleted, the replicas stay (onDelete: Keep)")
 		f("what is broken", nil, "1 of "+plural(nodes, "node")+" with problems", "1 of 2 workloads", node+"  GPULost: GPU 5", "ml/render  SignalsReadable is False")
-		f("what does it cost", nil, fmt.Sprintf("%s USD/h held, %s idle-held", grouped(nodes*6*2), grouped(2*idle)))
+		f("what does it cost", nil, fmt.Sprintf("%s USD/h held, of it %s USD/h idle-held", grouped(nodes*6*2), grouped(2*idle)))
 	}
 }
 
