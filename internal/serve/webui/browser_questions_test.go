@@ -66,18 +66,20 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		// What is broken: at the top of the first view.
 		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(url))
 		b.wants(`document.body.innerText.includes("SignalsReadable is False: no sample of pod chat-1")`)
+		b.wants(`document.querySelector("#problem-list").innerText.includes("GPULost: GPU 5")`) // also beside a hundred nodes with another one
 		b.shoot(fmt.Sprintf("questions-%d-workloads", nodes))
 		b.do(chromedp.Click(`#views a[href="#fleet"]`))
-		broken := map[int]string{3: "GPULost: GPU 5", 10_000: "show all 101 nodes with problems"}[nodes]
-		b.wants(fmt.Sprintf(`document.querySelector("#view-fleet").innerText.includes(%q)`, broken))
+		b.wants(`document.querySelector("#view-fleet").innerText.includes("GPULost: GPU 5")`)
+		if nodes > 3 {
+			b.wants(`document.querySelector("#problems-more").innerText === "show all 101 nodes with problems"`)
+		}
 
 		// Who idles.
 		b.wants(fmt.Sprintf(`document.querySelector("#holders tr").innerText.replace(/\s+/g, " ").startsWith("%s/notebook-ann 1 $2.00 ")`, n.GPUs[4].Owners[0].Namespace))
 
 		// What it costs.
 		cost := map[int]string{3: "$36.00", 10_000: "$120,000"}[nodes]
-		fact("held GPUs cost an hour", cost)
-		fact("of it idle-held", "$2.00")
+		fact("held GPUs cost an hour", cost+", of it $2.00 idle-held")
 
 		// Which GPU is hot, and what is known about it.
 		fact("hottest GPU", hot)

@@ -57,11 +57,12 @@ type choice struct {
 	pool          *string // nil: any
 	problem       bool    // only entries with a problem
 	text          string  // part of the name
+	alike         string  // the name of a node: only nodes of its pool with the same problems
 	sort          string
 	offset, limit int
 }
 
-// parseChoice parses the parameters pool, problem, q, sort, offset and limit.
+// parseChoice parses the parameters pool, problem, alike, q, sort, offset and limit.
 func parseChoice(q url.Values, size, most int) (c choice, err error) {
 	if pools, ok := q["pool"]; ok {
 		c.pool = &pools[0]
@@ -73,6 +74,9 @@ func parseChoice(q url.Values, size, most int) (c choice, err error) {
 	}
 	if c.text = strings.ToLower(q.Get("q")); len(c.text) > view.MaxName {
 		return c, fmt.Errorf("q has %d bytes, names have at most %d", len(c.text), view.MaxName)
+	}
+	if c.alike = q.Get("alike"); len(c.alike) > view.MaxName {
+		return c, fmt.Errorf("alike has %d bytes, names have at most %d", len(c.alike), view.MaxName)
 	}
 	if c.sort = cmp.Or(q.Get("sort"), "name"); rankBy(c.sort) == nil {
 		return c, fmt.Errorf("sort is %.40q, want name, utilization, temperature, idle, free or problems", c.sort)
@@ -144,8 +148,19 @@ func (x *scoped) order(by string) []int32 {
 // pick returns the page of nodes that c selects.
 func (x *scoped) pick(c *choice) NodePage {
 	p := NodePage{Time: x.view.Time, Offset: c.offset, Nodes: []view.NodeSummary{}}
+	var like *view.NodeSummary
+	if c.alike != "" {
+		i, ok := x.find(c.alike)
+		if !ok {
+			return p
+		}
+		like = &x.nodes[i]
+	}
 	for _, i := range x.order(c.sort) {
 		n := &x.nodes[i]
+		if like != nil && !n.IsAlike(like) {
+			continue
+		}
 		if c.pool != nil && n.Pool != *c.pool || c.problem && len(n.Problems) == 0 || !strings.Contains(strings.ToLower(n.Name), c.text) {
 			continue
 		}
@@ -155,6 +170,11 @@ func (x *scoped) pick(c *choice) NodePage {
 	}
 	p.Nodes, _ = view.Fit(p.Nodes, c.limit, bytesPage)
 	return p
+}
+
+// find returns the index of a node.
+func (x *scoped) find(name string) (i int, ok bool) {
+	return slices.BinarySearchFunc(x.view.Nodes, name, func(n view.Node, name string) int { return cmp.Compare(n.Name, name) })
 }
 
 func (p *Page) serveNodes(w http.ResponseWriter, r *http.Request, v Viewer) {
@@ -171,7 +191,7 @@ var errNoNode = errors.New("there is no node of this name with GPUs that you may
 func (p *Page) serveNode(w http.ResponseWriter, r *http.Request, v Viewer) {
 	name := r.FormValue("name")
 	p.answer(w, r, v, func(x *scoped) (any, error) {
-		i, ok := slices.BinarySearchFunc(x.view.Nodes, name, func(n view.Node, name string) int { return cmp.Compare(n.Name, name) })
+		i, ok := x.find(name)
 		if !ok {
 			return nil, errNoNode
 		}

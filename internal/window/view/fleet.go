@@ -320,20 +320,6 @@ func poolsOf(nodes []NodeSummary) (pools []Pool, omitted int) {
 	return pools, omitted
 }
 
-// problemsOf returns the nodes with problems, those with the most stale GPUs first.
-func problemsOf(nodes []NodeSummary) (worst []NodeSummary, omitted int) {
-	worst = []NodeSummary{}
-	for i := range nodes {
-		if len(nodes[i].Problems) > 0 {
-			worst = append(worst, nodes[i])
-		}
-	}
-	slices.SortFunc(worst, func(a, b NodeSummary) int {
-		return cmp.Or(cmp.Compare(b.Stale, a.Stale), cmp.Compare(len(b.Problems), len(a.Problems)), cmp.Compare(a.Name, b.Name))
-	})
-	return Fit(worst, maxProblems, bytesProblems)
-}
-
 // Fit returns the first entries of a list that fit: at most n entries and size bytes
 // of JSON. It omits an entry of more than a quarter of size, so that one long entry
 // does not displace many others.

@@ -21,11 +21,12 @@ type View struct {
 	Leader   bool          `json:"leader"`   // this replica is the leader, which decides
 	LeaderID string        `json:"leaderID"` // the leader's identity
 
-	Fleet    Counts        `json:"fleet"` // sums over all nodes
-	Hottest  *Hottest      `json:"hottest,omitempty"`
-	Targeted Answers       `json:"targeted"` // sums over all targets
-	Pools    []Pool        `json:"pools"`    // by name; null for a viewer who may not see nodes
-	Problems []NodeSummary `json:"problems"` // the nodes with problems, the worst first
+	Fleet    Counts   `json:"fleet"` // sums over all nodes
+	Hottest  *Hottest `json:"hottest,omitempty"`
+	Targeted Answers  `json:"targeted"` // sums over all targets
+	Pools    []Pool   `json:"pools"`    // by name; null for a viewer who may not see nodes
+	// Problems are nodes with problems: the first node of each group, the smallest group first, then others.
+	Problems []NodeSummary `json:"problems"`
 
 	// Nodes are sorted by name. The list is empty for a fleet that is too large to
 	// send whole; Omitted then has the number of nodes.
@@ -123,6 +124,9 @@ type NodeSummary struct {
 	// a fresh utilisation.
 	Cells    string   `json:"cells"`
 	Problems []string `json:"problems,omitempty"`
+	// Alike is set in View.Problems, on the first node of a group: how many nodes of its pool have the same
+	// kinds of problems, itself included.
+	Alike int `json:"alike,omitempty"`
 }
 
 // Node is a node with its GPUs.

@@ -103,7 +103,7 @@ function drawTotals(v) {
   const f = v.fleet;
   const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["active", f.active], ["idle-held", f.idle], ["free", f.free], ["no fresh value", f.stale], ["nodes with problems", f.problemNodes]];
   const texts = facts.map(([k, n]) => [k, n.toLocaleString("en")]).concat([["mean utilisation of allocated GPUs", percentText(f.utilization)]]);
-  if (f.cost) texts.push(["held GPUs cost an hour", costText(f.cost.usdPerHour, f.cost.unpricedGPUs || 0)], ["of it idle-held", costText(f.cost.idleHeldUSDPerHour, f.cost.unpricedIdleHeldGPUs || 0)]);
+  if (f.cost) texts.push(["held GPUs cost an hour", costText(f.cost.usdPerHour, f.cost.unpricedGPUs || 0) + ", of it " + costText(f.cost.idleHeldUSDPerHour, f.cost.unpricedIdleHeldGPUs || 0) + " idle-held"]);
   else texts.push(["held GPUs cost an hour", "no --gpu-price"]);
   if (v.hottest) texts.push(["hottest GPU", num(v.hottest.temperatureCelsius) + " °C on " + v.hottest.node + (v.hottest.index === undefined ? "" : ", GPU " + v.hottest.index), hashOf("gpu", { node: v.hottest.node, uuid: v.hottest.uuid })]);
   keyed($("totals"), texts, ([k]) => k, ([k, , href]) => el("div", {}, el("dt", {}, k), el("dd", {}, el(href ? "a" : "span"))), (e, [, text, href]) => {
@@ -148,11 +148,23 @@ function drawPools(v) {
 
 // ---- problems of a large fleet ----
 
+// groupsOf returns the first node of each group of nodes with the same problems: "alike" is how many they are.
+const groupsOf = (v) => v.problems.filter((n) => n.alike > 0);
+
 function drawProblems(v) {
-  const rows = v.omitted.nodes ? v.problems.slice(0, most.problems) : [];
+  const rows = v.omitted.nodes ? groupsOf(v).slice(0, most.problems) : [];
   keyed($("problems"), rows, (n) => n.name,
-    (n) => el("li", {}, button(n.name, { class: "link" }, () => choose({ q: n.name, pool: null, problem: false })), el("span", { class: "bad" })),
-    (e, n) => setText(e.lastChild, (n.pool ? " (" + n.pool + "): " : ": ") + n.problems.join("; ")));
+    (n) => el("li", {}, button(n.name, { class: "link" }, () => choose({ q: n.name, alike: "", pool: null, problem: false })), el("span"), el("span", { class: "bad" }), " ", button("show", { class: "link" }, () => {
+      choose({ alike: n.name, problem: false, q: "", pool: null, sort: "problems" });
+      $("nodes-alike").focus();
+    })),
+    (e, n) => {
+      const [, others, text, show] = e.children;
+      setText(others, othersText(n) + ": ");
+      setText(text, n.problems.join("; "));
+      show.hidden = n.alike < 2;
+      show.setAttribute("aria-label", "show the " + plural(n.alike, "node"));
+    });
   const more = v.omitted.nodes ? v.fleet.problemNodes - rows.length : 0;
   $("problems-more").hidden = more <= 0;
   setText($("problems-more"), "show all " + plural(v.fleet.problemNodes, "node") + " with problems");
@@ -161,27 +173,29 @@ function drawProblems(v) {
 // ---- the nodes of a large fleet ----
 
 const pageSize = 50;
-const choice = { q: "", pool: null, problem: false, sort: "problems", offset: 0 };
+const choice = { q: "", alike: "", pool: null, problem: false, sort: "problems", offset: 0 };
 const openNodes = new Map(); // a node's name to its detail; null while it is loading
 let wakeNodes = () => {};
 
 // choose changes the choice of nodes and requests them at once.
 function choose(change) {
   Object.assign(choice, { offset: 0 }, change);
-  remember({ q: choice.q, pool: choice.pool === null ? "" : "=" + choice.pool, problem: choice.problem ? "1" : "", sort: choice.sort === "problems" ? "" : choice.sort, offset: choice.offset || "" });
+  remember({ q: choice.q, alike: choice.alike, pool: choice.pool === null ? "" : "=" + choice.pool, problem: choice.problem ? "1" : "", sort: choice.sort === "problems" ? "" : choice.sort, offset: choice.offset || "" });
   showChoice();
 }
 
 // readChoice takes the choice of nodes from the address.
 function readChoice() {
   const p = route.p;
-  Object.assign(choice, { q: p.get("q") || "", pool: p.has("pool") ? p.get("pool").slice(1) : null, problem: p.has("problem"), sort: p.get("sort") || "problems", offset: Number(p.get("offset")) || 0 });
+  Object.assign(choice, { q: p.get("q") || "", alike: p.get("alike") || "", pool: p.has("pool") ? p.get("pool").slice(1) : null, problem: p.has("problem"), sort: p.get("sort") || "problems", offset: Number(p.get("offset")) || 0 });
   showChoice();
 }
 
 function showChoice() {
   $("nodes-q").value = choice.q;
   $("nodes-problem").checked = choice.problem;
+  $("nodes-alike").hidden = !choice.alike;
+  setText($("nodes-alike"), "show all nodes, not only those like " + choice.alike);
   $("nodes-sort").value = choice.sort;
   if (last) {
     drawPools(last.v);
@@ -257,6 +271,7 @@ function nodesPath() {
   if (choice.q) q.set("q", choice.q);
   if (choice.pool !== null) q.set("pool", choice.pool);
   if (choice.problem) q.set("problem", "true");
+  if (choice.alike) q.set("alike", choice.alike);
   return "api/v1/nodes?" + q;
 }
 
@@ -401,11 +416,15 @@ $("nodes-q").addEventListener("input", () => {
 });
 $("nodes-form").addEventListener("submit", (e) => e.preventDefault());
 $("nodes-problem").addEventListener("change", () => choose({ problem: $("nodes-problem").checked }));
+$("nodes-alike").addEventListener("click", () => {
+  choose({ alike: "" });
+  $("nodes-q").focus();
+});
 $("nodes-sort").addEventListener("change", () => choose({ sort: $("nodes-sort").value }));
 $("nodes-pool").addEventListener("change", () => choose({ pool: $("nodes-pool").value ? $("nodes-pool").value.slice(1) : null }));
 $("nodes-back").addEventListener("click", () => choose({ offset: Math.max(0, choice.offset - pageSize) }));
 $("nodes-on").addEventListener("click", () => choose({ offset: choice.offset + pageSize }));
 $("problems-more").addEventListener("click", () => {
-  choose({ problem: true, q: "", pool: null, sort: "problems" });
+  choose({ problem: true, alike: "", q: "", pool: null, sort: "problems" });
   $("nodes-q").focus();
 });

@@ -4,7 +4,7 @@
 "use strict";
 
 // The most entries that are drawn of each list, and the most open nodes.
-const most = { targets: 20, namespaces: 8, problems: 5, open: 8 };
+const most = { targets: 20, namespaces: 8, problems: 10, open: 8 };
 
 // ---- scrape targets ----
 

@@ -6,7 +6,7 @@ const keyOf = (w) => w.namespace + "/" + w.name;
 
 // ---- problems ----
 
-const mostProblems = 5;
+const mostProblems = 5; // beside those of nodes
 let allProblems = false;
 
 // problemsOf lists what is wrong, the worst first: a text, and the address of what it is about.
@@ -21,20 +21,30 @@ function problemsOf(v, shown) {
     }
     if (w.decision && decisionAge(w, shown) > shown.maxAge) out.push({ rank: 3, who: keyOf(w), to, text: "last decision " + age(decisionAge(w, shown)) + " ago" });
   }
-  for (const n of v.problems || []) out.push({ rank: 4, who: n.name, to: hashOf("fleet", { q: n.name }), text: n.problems.join("; ") });
+  for (const n of groupsOf(v)) out.push({ rank: 4, who: n.name, others: othersText(n), all: n.alike > 1 ? n.alike : 0, to: hashOf("fleet", { q: n.name }), text: n.problems.join("; ") });
   const pods = v.targets.filter((t) => t.kind === "pod" && !t.up && !t.starting).map((t) => ({ rank: 5, who: t.name, to: hashOf("fleet"), text: t.error || "no answer yet" }));
   return out.concat(pods).sort((a, b) => a.rank - b.rank);
 }
 
+// firstOf keeps the first problems, and of those of nodes the first groups: one fault of many workloads does not hide them.
+function firstOf(all) {
+  let left = mostProblems, groups = most.problems;
+  return all.filter((p) => (p.rank === 4 ? groups-- > 0 : left-- > 0));
+}
+
 function drawProblemList(v, shown) {
-  const all = problemsOf(v, shown), list = allProblems ? all : all.slice(0, mostProblems);
+  const all = problemsOf(v, shown), list = allProblems ? all : firstOf(all);
   $("well").hidden = all.length > 0;
-  keyed($("problem-list"), list, (p) => p.who + p.text.slice(0, 20), () => el("li", {}, el("a"), el("span")), (e, p) => {
-    e.firstChild.setAttribute("href", p.to);
-    setText(e.firstChild, p.who);
-    setText(e.lastChild, ": " + p.text);
+  keyed($("problem-list"), list, (p) => p.who + p.text.slice(0, 20), () => el("li", {}, el("a"), el("span"), " ", el("a", { class: "show" }, "show")), (e, p) => {
+    const [who, text, show] = e.children;
+    who.setAttribute("href", p.to);
+    setText(who, p.who);
+    setText(text, (p.others || "") + ": " + p.text);
+    show.hidden = !p.all;
+    show.setAttribute("href", hashOf("fleet", { alike: p.who }));
+    show.setAttribute("aria-label", "show the " + plural(p.all || 0, "node"));
   });
-  const hidden = all.length + (v.omitted.problems || 0) - mostProblems;
+  const hidden = all.length - firstOf(all).length;
   $("problem-more").hidden = hidden <= 0;
   setText($("problem-more"), allProblems ? "show fewer" : "show " + plural(hidden, "more problem"));
 }
