@@ -43,10 +43,8 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		}
 		n := &v.Nodes[nodes/2]
 		n.GPUs[3].TemperatureC, n.Fault = percent(91), "GPULost: GPU 5"
-		three, hot := 3, "91 °C on "+n.Name
-		if nodes == 3 { // the exporters of the others do not tell it
-			n.GPUs[3].Index, hot = &three, hot+", GPU 3"
-		}
+		three, hot := 3, "91 °C on "+n.Name+", GPU 3"
+		n.GPUs[3].Index = &three
 		n.GPUs[4].Utilization, n.GPUs[4].Owners[0].Pod, n.GPUs[4].HeldSince = percent(0), "notebook-ann", time.Now().Add(-3*time.Hour)
 		v.Workloads[0].Problem = "SignalsReadable is False: no sample of pod chat-1"
 		p := New(explained{fixed{v}}, nil)

@@ -105,7 +105,7 @@ function drawTotals(v) {
   const texts = facts.map(([k, n]) => [k, n.toLocaleString("en")]).concat([["mean utilisation of allocated GPUs", percentText(f.utilization)]]);
   if (f.cost) texts.push(["held GPUs cost an hour", costText(f.cost.usdPerHour, f.cost.unpricedGPUs || 0) + ", of it " + costText(f.cost.idleHeldUSDPerHour, f.cost.unpricedIdleHeldGPUs || 0) + " idle-held"]);
   else texts.push(["held GPUs cost an hour", "no --gpu-price"]);
-  if (v.hottest) texts.push(["hottest GPU", num(v.hottest.temperatureCelsius) + " °C on " + v.hottest.node + (v.hottest.index === undefined ? "" : ", GPU " + v.hottest.index), hashOf("gpu", { node: v.hottest.node, uuid: v.hottest.uuid })]);
+  if (v.hottest) texts.push(["hottest GPU", num(v.hottest.temperatureCelsius) + " °C on " + v.hottest.node + ", " + (v.hottest.index === undefined ? v.hottest.uuid.split("-", 2).join("-") : "GPU " + v.hottest.index), hashOf("gpu", { node: v.hottest.node, uuid: v.hottest.uuid })]);
   keyed($("totals"), texts, ([k]) => k, ([k, , href]) => el("div", {}, el("dt", {}, k), el("dd", {}, el(href ? "a" : "span"))), (e, [, text, href]) => {
     setText(e.lastChild.firstChild, text);
     if (href) e.lastChild.firstChild.href = href;
