@@ -33,6 +33,12 @@ const (
 	FaultXID      = "XIDError"
 )
 
+// The messages of FaultLost; the first one follows a UUID.
+const (
+	unreadable   = " cannot be read any more"
+	noneReadable = "no GPU of the node can be read"
+)
+
 // faultFor is how long an XID error counts as a fault. A reset of the GPU
 // cannot be detected; only a restart of the agent clears the error.
 const faultFor = 24 * time.Hour
@@ -41,7 +47,7 @@ const faultFor = 24 * time.Hour
 // fit for work.
 func (h *Health) Faults(now time.Time) (out []Fault) {
 	if h.Down {
-		out = append(out, Fault{FaultLost, h.UUID + " cannot be read any more"})
+		out = append(out, Fault{FaultLost, h.UUID + unreadable})
 	}
 	if h.RowRemapFailure {
 		out = append(out, Fault{FaultRowRemap, h.UUID + ": a row of its memory could not be remapped"})
@@ -59,12 +65,25 @@ func (h *Health) Faults(now time.Time) (out []Fault) {
 // Faults returns the faults of all GPUs of the node.
 func (n *NodeHealth) Faults(now time.Time) (out []Fault) {
 	if n.BackendDown {
-		return []Fault{{FaultLost, "no GPU of the node can be read"}}
+		return []Fault{{FaultLost, noneReadable}}
 	}
 	for i := range n.GPUs {
 		out = append(out, n.GPUs[i].Faults(now)...)
 	}
 	return out
+}
+
+// IsLost reports whether faults of a node, as the messages of its condition, say that this GPU is lost,
+// or the GPU of this MIG instance (GPU-…/gi1).
+func IsLost(faults, uuid string) bool {
+	uuid, _, _ = strings.Cut(uuid, "/")
+	for f := range strings.SplitSeq(faults, "; ") {
+		f = strings.TrimPrefix(f, FaultLost+": ")
+		if f == noneReadable || f == uuid+unreadable {
+			return true
+		}
+	}
+	return false
 }
 
 // IsWhole reports whether a UUID is a GPU's and not a MIG device's.

@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,5 +37,28 @@ func TestFaults(t *testing.T) {
 	blind := NodeHealth{BackendDown: true, GPUs: []Health{{UUID: "GPU-1", Down: true}}}
 	if got := blind.Faults(now); len(got) != 1 || got[0].Reason != FaultLost {
 		t.Errorf("blind: %v", got)
+	}
+}
+
+func TestIsLost(t *testing.T) {
+	f := func(n NodeHealth, want ...string) {
+		t.Helper()
+		var messages []string
+		for _, x := range n.Faults(time.Now()) {
+			messages = append(messages, x.Message)
+		}
+		faults := FaultLost + ": " + strings.Join(messages, "; ")
+		for _, uuid := range []string{"GPU-1", "GPU-11", "GPU-11/gi1", "GPU-2", "1", ""} {
+			if got := IsLost(faults, uuid); got != slices.Contains(want, uuid) {
+				t.Errorf("%q: %s lost: %v", faults, uuid, got)
+			}
+		}
+	}
+	f(NodeHealth{GPUs: []Health{{UUID: "GPU-1"}, {UUID: "GPU-11", RowRemapFailure: true}}})
+	f(NodeHealth{GPUs: []Health{{UUID: "GPU-11", Down: true}, {UUID: "GPU-2", RowRemapFailure: true}}}, "GPU-11", "GPU-11/gi1")
+	f(NodeHealth{GPUs: []Health{{UUID: "GPU-2", RowRemapFailure: true}, {UUID: "GPU-1", Down: true}}}, "GPU-1")
+	f(NodeHealth{BackendDown: true}, "GPU-1", "GPU-11", "GPU-11/gi1", "GPU-2", "1", "")
+	if IsLost("", "GPU-1") || IsLost("GPULost: GPU 5", "GPU-5") {
+		t.Error("lost, of a condition that does not say so")
 	}
 }

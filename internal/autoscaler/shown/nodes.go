@@ -47,6 +47,7 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.Pool, about.Model, about.Fault
 		for j := range nodes[i].GPUs {
 			g := &nodes[i].GPUs[j]
+			g.Lost = gpu.IsLost(about.Fault, g.UUID)
 			if g.USDPerHour = about.USDPerHour; price.IsInstance(g.UUID) && (len(g.Owners) > 0 || g.Slices > 0) {
 				var pod *corev1.Pod
 				if len(g.Owners) > 0 {

@@ -3,11 +3,13 @@
 package shown
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -88,5 +90,23 @@ func TestPricesOfNodes(t *testing.T) {
 		if !got[uuid] {
 			t.Errorf("%s is not shown", uuid)
 		}
+	}
+}
+
+// A GPU is lost where its node's condition says so, whatever its last values are.
+func TestLostGPUs(t *testing.T) {
+	now := time.Unix(1000, 0)
+	devices, store := trust.NewDevices(nil), series.New(series.Config{})
+	n := podtest.Node("a")
+	health := gpu.NodeHealth{GPUs: []gpu.Health{{UUID: "GPU-1", RowRemapFailure: true}, {UUID: "GPU-2", Down: true}}}
+	var messages []string
+	for _, f := range health.Faults(now) {
+		messages = append(messages, f.Message)
+	}
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionFalse, Reason: gpu.FaultLost, Message: strings.Join(messages, "; ")})
+	devices.NodeChanged(n, false)
+	podtest.Expose(t, store, "agent-a", series.TargetLabels{Node: "a"}, now, podtest.Utilization("GPU-1", 50, nil), podtest.Utilization("GPU-2", 50, nil))
+	if got := Nodes(store, devices, &podtest.List{}, now, time.Second)[0].GPUs; len(got) != 2 || got[0].Lost || !got[1].Lost {
+		t.Errorf("%+v", got)
 	}
 }

@@ -43,6 +43,7 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		}
 		n := &v.Nodes[nodes/2]
 		n.GPUs[3].TemperatureC, n.Fault = percent(91), "GPULost: GPU 5"
+		n.GPUs[5].Lost = true
 		three, hot := 3, "91 °C on "+n.Name+", GPU 3"
 		n.GPUs[3].Index = &three
 		n.GPUs[4].Utilization, n.GPUs[4].Owners[0].Pod, n.GPUs[4].HeldSince = percent(0), "notebook-ann", time.Now().Add(-3*time.Hour)
@@ -86,6 +87,11 @@ func TestBrowserFiveQuestions(t *testing.T) {
 			b.wants(fmt.Sprintf(`document.querySelector("#fleet .hot").innerText.includes("91 °C") && document.querySelector("#fleet .hot").getAttribute("aria-label").startsWith("GPU 3, %s, on %s, the hottest GPU, ")`, n.GPUs[3].UUID, n.Name))
 			b.wants(`[...document.querySelectorAll("#fleet .gpu:not(.hot)")].every((e) => !e.innerText.includes("°C") && !e.getAttribute("aria-label").includes("hottest"))`)
 		}
+		lost := fmt.Sprintf(`((l) => l.length === 1 && l[0].innerText.trim().startsWith("lost") && !l[0].innerText.includes("%%") && l[0].getAttribute("aria-label").includes("%s on %s, lost: it cannot be read any more, ") && !l[0].getAttribute("aria-label").includes("utilisation"))([...document.querySelectorAll("#fleet .gpu.lost")])`, n.GPUs[5].UUID, n.Name)
+		b.wants(`document.querySelector(".legend").innerText.includes("lost: it cannot be read any more")`)
+		if nodes == 3 { // a lost GPU has no value
+			b.wants(lost)
+		}
 		b.shoot(fmt.Sprintf("questions-%d-fleet", nodes))
 		if nodes > 3 {
 			b.do(chromedp.SetValue("#nodes-sort", "temperature"))
@@ -94,6 +100,8 @@ func TestBrowserFiveQuestions(t *testing.T) {
 			b.wants(`document.querySelectorAll("#fleet .hot").length === 1 && [...document.querySelector("#fleet .cells").children].findIndex((e) => e.classList.contains("hot")) === 3`)
 			b.do(chromedp.Click("#fleet .node button"))
 			b.wants(`document.querySelector("#fleet .gpus .hot").innerText.includes("91 °C")`)
+			b.wants(`[...document.querySelector("#fleet .cells").children].findIndex((e) => e.classList.contains("lost")) === 5 && ` + lost)
+			b.shoot("lost")
 		}
 		b.do(chromedp.Click("#totals a"))
 		b.wants(fmt.Sprintf(`location.hash.startsWith("#gpu") && location.hash.includes(%q)`, n.GPUs[3].UUID))

@@ -124,6 +124,7 @@ func (p *Page) serveDevice(w http.ResponseWriter, r *http.Request, v Viewer) {
 			}
 			d.GPU = *g
 		}
+		d.GPU.Lost = g.Lost
 		d.State = x.view.State(&d.GPU)
 		return d, nil
 	})

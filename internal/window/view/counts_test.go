@@ -20,13 +20,14 @@ func TestCounts(t *testing.T) {
 		{Utilization: value(0)},
 		{Utilization: value(50), Age: 6 * time.Second, Owners: []Owner{{}}},
 		{Owners: []Owner{{}}},
+		{Lost: true, Utilization: value(90), TemperatureC: value(99), Owners: []Owner{{}}},
 	}}, {Name: "empty", Fault: "GPULost: GPU 3"}}}
 	nodes := v.NodeSummaries()
 	n := nodes[0]
 	n.sum, n.fresh, n.cost = 0, 0, Cost{}
 	want := NodeSummary{
-		Name: "n", Pool: "p", Cells: "400..--", Problems: []string{"2 of 7 GPUs without a fresh utilisation"},
-		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 7, Allocated: 5, Active: 2, Idle: 1, Free: 2, Stale: 2, Utilization: value(33.5)},
+		Name: "n", Pool: "p", Cells: "400..--x", Problems: []string{"3 of 8 GPUs without a fresh utilisation"},
+		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 8, Allocated: 6, Active: 2, Idle: 1, Free: 2, Stale: 3, Utilization: value(33.5)},
 	}
 	if d := cmp.Diff(want, n, cmp.AllowUnexported(Counts{})); d != "" {
 		t.Error(d)

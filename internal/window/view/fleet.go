@@ -54,7 +54,7 @@ const (
 	Active State = "active"    // a pod holds it, and its fresh utilisation is at least 1 %
 	Idle   State = "idle-held" // a pod holds it, and its fresh utilisation is below 1 %
 	Free   State = "free"      // no pod holds it, and it has a fresh utilisation
-	Stale  State = "stale"     // it has no fresh utilisation
+	Stale  State = "stale"     // it has no fresh utilisation, or it is lost
 )
 
 // State returns the state of one of the view's GPUs.
@@ -62,7 +62,7 @@ func (v *View) State(g *GPU) State { return g.state(v.staleAfter()) }
 
 func (g *GPU) state(staleAfter time.Duration) State {
 	switch {
-	case g.Utilization == nil || g.Age > staleAfter:
+	case g.Lost || g.Utilization == nil || g.Age > staleAfter:
 		return Stale
 	case len(g.Owners) == 0:
 		return Free
@@ -76,7 +76,7 @@ func (g *GPU) state(staleAfter time.Duration) State {
 func (v *View) Temperature(g *GPU) *float64 { return g.freshTemperature(v.staleAfter()) }
 
 func (g *GPU) freshTemperature(staleAfter time.Duration) *float64 {
-	if g.Age > staleAfter {
+	if g.Lost || g.Age > staleAfter {
 		return nil
 	}
 	return g.TemperatureC
@@ -117,7 +117,9 @@ func (n *NodeSummary) count(g *GPU, staleAfter time.Duration) {
 	switch state {
 	case Stale:
 		n.Stale++
-		cell = '-'
+		if cell = '-'; g.Lost {
+			cell = 'x'
+		}
 	case Free:
 		n.Free++
 	case Active:

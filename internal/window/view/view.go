@@ -65,7 +65,7 @@ type Counts struct {
 	Active       int `json:"active"`       // a pod holds it, and its fresh utilisation is at least 1 %
 	Idle         int `json:"idle"`         // a pod holds it, and its fresh utilisation is below 1 %
 	Free         int `json:"free"`         // no pod holds it, and it has a fresh utilisation
-	Stale        int `json:"stale"`        // it has no fresh utilisation
+	Stale        int `json:"stale"`        // it has no fresh utilisation, or it is lost
 	// Utilization is the mean of the fresh utilisations of allocated GPUs, in
 	// percent; nil if there is none.
 	Utilization *float64 `json:"utilization,omitempty"`
@@ -121,7 +121,7 @@ type NodeSummary struct {
 	Counts
 	// Cells has a character for each GPU: 0 to 4 for an allocated one by its
 	// utilisation in steps of 20 %, . for one without an owner, - for one without
-	// a fresh utilisation.
+	// a fresh utilisation, x for a lost one.
 	Cells    string   `json:"cells"`
 	Problems []string `json:"problems,omitempty"`
 	// Alike is set in View.Problems, on the first node of a group: how many nodes of its pool have the same
@@ -157,6 +157,8 @@ type GPU struct {
 	Share float64 `json:"share,omitempty"`
 	// Slices are the compute slices of a MIG instance, as its exporter says; 0: not known.
 	Slices int `json:"-"`
+	// Lost is set if the node's condition says that the GPU cannot be read any more: none of its values counts.
+	Lost bool `json:"lost,omitempty"`
 	// Age is the age of the newest value, in ns. Above View.MaxAge, no value counts.
 	Age time.Duration `json:"age"`
 }

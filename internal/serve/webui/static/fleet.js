@@ -9,6 +9,7 @@
 // lookOf says how a GPU is drawn, and its state in words.
 function lookOf(g, shown) {
   const s = seconds(g.age) + shown.extra, known = g.utilization !== undefined;
+  if (g.lost) return ["lost", "lost: it cannot be read any more"];
   if (!known) return ["old", "no utilisation value"];
   if (s > shown.maxAge) return ["old", "no fresh value, the last one is " + age(s) + " old"];
   if (!(g.owners || []).length) return ["free", "free"];
@@ -17,7 +18,7 @@ function lookOf(g, shown) {
 }
 
 // isHottest reports whether a GPU is the one with the highest temperature of the fleet.
-const isHottest = (g, node, shown) => Boolean(shown.hottest) && lookOf(g, shown)[0] !== "old" && shown.hottest.node === node && shown.hottest.uuid === g.uuid;
+const isHottest = (g, node, shown) => Boolean(shown.hottest) && !["old", "lost"].includes(lookOf(g, shown)[0]) && shown.hottest.node === node && shown.hottest.uuid === g.uuid;
 
 const ownersOf = (g) => (g.owners || []).map((o) => o.namespace + "/" + o.pod);
 
@@ -25,7 +26,7 @@ function aboutGPU(g, node, shown) {
   const [, state] = lookOf(g, shown);
   const name = g.index === undefined ? g.uuid : "GPU " + g.index + ", " + g.uuid + ",";
   return [name + " on " + node, isHottest(g, node, shown) ? "the hottest GPU" : "", state, ownersOf(g).join("\n") || "no pod holds it", g.heldSince ? "held since " + when(g.heldSince, new Date(shown.now)) : "",
-    "utilisation " + percentText(g.utilization) + ", memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB", num(g.powerWatts) + " W, " + num(g.temperatureCelsius) + " °C"].filter(Boolean).join("\n");
+    ...(g.lost ? [] : ["utilisation " + percentText(g.utilization) + ", memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB", num(g.powerWatts) + " W, " + num(g.temperatureCelsius) + " °C"])].filter(Boolean).join("\n");
 }
 
 function makeCell(g, node) {
@@ -40,7 +41,7 @@ function drawCell(a, g, node, shown) {
   setText(a.children[1], hot ? num(g.temperatureCelsius) + " °C" : "");
   a.about = aboutGPU(g, node, shown);
   a.setAttribute("aria-label", a.about.replaceAll("\n", ", "));
-  setText(a.firstChild, !known ? "no value" : look === "idle" ? "idle-held" : look === "free" ? "free" : num(g.utilization) + " %");
+  setText(a.firstChild, look === "lost" ? "lost" : !known ? "no value" : look === "idle" ? "idle-held" : look === "free" ? "free" : num(g.utilization) + " %");
   setText(a.lastChild, known && look === "old" ? age(s) + " old" : owners.length ? owners[0].pod + (owners.length > 1 ? " +" + (owners.length - 1) : "") : "");
 }
 
@@ -226,7 +227,7 @@ function makeNode(n) {
   return el("div", { class: "node" }, el("div", { class: "who" }, name, el("small")), el("div"));
 }
 
-const cellLook = (c) => (c === "-" ? "old" : c === "." ? "free" : "u" + c);
+const cellLook = (c) => (c === "x" ? "lost" : c === "-" ? "old" : c === "." ? "free" : "u" + c);
 
 function drawNode(row, n, shown) {
   const [who, what] = row.children;

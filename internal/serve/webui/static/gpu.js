@@ -65,7 +65,7 @@ function drawGPU(v, shown) {
   }
   const today = new Date(shown.now), held = g.heldSince ? ", held since " + when(g.heldSince, today) : "";
   setText($("h-gpu"), "GPU " + g.uuid);
-  const text = [gpu.state + held, "node " + gpu.node].join(" · ");
+  const text = [(g.lost ? "lost" : gpu.state) + held, "node " + gpu.node].join(" · ");
   const head = el("div", {}, el("p", { class: "state " + gpu.state }, text),
     el("ul", { class: "plain" }, ...(g.owners || []).map((o) => el("li", {}, "held by " + o.namespace + "/" + o.pod + (o.container ? ", container " + o.container : "")))),
     (g.owners || []).length ? "" : el("p", { class: "dim" }, "No pod holds it."),
