@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -35,6 +37,31 @@ func gone(t *testing.T, obj client.Object) (took time.Duration) {
 		return errors.Join(fmt.Errorf("%s is still there", obj.GetName()), err)
 	})
 	return time.Since(began)
+}
+
+// unregister deletes the APIServices of the metrics APIs, which the controller registers when it starts. Kubernetes deletes no
+// namespace while one of its API groups does not answer, as soon as it has noticed that.
+func unregister(t *testing.T) {
+	t.Helper()
+	services := &unstructured.UnstructuredList{}
+	services.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIServiceList"})
+	if err := rig.Client.List(t.Context(), services); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for i := range services.Items {
+		s := &services.Items[i]
+		if service, _, _ := unstructured.NestedMap(s.Object, "spec", "service"); service == nil {
+			continue // the API server's own
+		}
+		if err := rig.Client.Delete(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if n == 0 {
+		t.Error("the controller has registered no API")
+	}
 }
 
 // restored creates a GPUAutoscaler with onDelete: Restore that scales a workload of 2 to 4.
@@ -82,6 +109,7 @@ func TestOnDelete(t *testing.T) {
 	if took := gone(t, a); took > 5*time.Second {
 		t.Errorf("without a controller the deletion took %v", took)
 	}
+	unregister(t)
 	gone(t, other)
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
