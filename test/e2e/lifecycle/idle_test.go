@@ -66,9 +66,15 @@ func TestIdle(t *testing.T) {
 		e := &events.Items[i]
 		warned = warned || e.Type == corev1.EventTypeWarning && e.Reason == v1alpha1.ReasonIdleSoon && strings.Contains(e.Message, "0 replicas stay at")
 	}
-	if r := rig.Status(t, name).Idle; !warned || r == nil || r.Removed == nil || r.Removed.From != 1 || len(r.Removed.Pods) != 1 {
-		t.Errorf("warned: %v, status %+v", warned, r)
+	if !warned {
+		t.Errorf("no warning among %+v", events.Items)
 	}
+	scalerig.Eventually(t, func() error { // the decision after the one that scales knows that they are removed
+		if r := rig.Status(t, name).Idle; r == nil || r.Removed == nil || r.Removed.From != 1 || len(r.Removed.Pods) != 1 {
+			return fmt.Errorf("status %+v", r)
+		}
+		return nil
+	})
 	rig.KillController()
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
