@@ -33,7 +33,7 @@ function firstOf(all) {
 }
 
 function drawProblemList(v, shown) {
-  const all = problemsOf(v, shown), list = allProblems ? all : firstOf(all);
+  const all = problemsOf(v, shown), first = firstOf(all), list = allProblems ? all : first;
   $("well").hidden = all.length > 0;
   keyed($("problem-list"), list, (p) => p.who + p.text.slice(0, 20), () => el("li", {}, el("a"), el("span"), " ", el("a", { class: "show" }, "show")), (e, p) => {
     const [who, text, show] = e.children;
@@ -44,7 +44,7 @@ function drawProblemList(v, shown) {
     show.setAttribute("href", hashOf("fleet", { alike: p.who }));
     show.setAttribute("aria-label", "show the " + plural(p.all || 0, "node"));
   });
-  const hidden = all.length - firstOf(all).length;
+  const hidden = all.length - first.length;
   $("problem-more").hidden = hidden <= 0;
   setText($("problem-more"), allProblems ? "show fewer" : "show " + plural(hidden, "more problem"));
 }
