@@ -246,14 +246,20 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 			return want
 		}
 		_, highest, _ := recent.Extremes(s.Wants, e.now, window)
-		if e.now.Sub(s.Since) < window {
+		known := e.now.Sub(s.Since)
+		if known < window {
 			highest = cur // the window is not covered yet, as after a restart
 		}
 		if want == 0 && highest <= 1 && e.p.Down.ToZero > 0 {
 			return want // activate has waited
 		}
 		if held := min(cur, max(want, highest)); held != want {
-			return e.step(RuleStabilization, want, held, Facts{Window: window, Down: true})
+			f := Facts{Window: window, Down: true, Wait: max(time.Second, window-known)}
+			if at := recent.Latest(s.Wants, e.now, window, held); !at.IsZero() {
+				f.Ago = e.now.Sub(at)
+				f.Wait = max(f.Wait, window-f.Ago)
+			}
+			return e.step(RuleStabilization, want, held, f)
 		}
 	case want > cur && e.p.Up.Window > 0:
 		lowest, _, _ := recent.Extremes(s.Wants, e.now, e.p.Up.Window)

@@ -65,6 +65,7 @@ type Facts struct {
 	Stuck     int32         `json:"stuck,omitempty"`   // unschedulable, or starting for too long
 	Limit     int32         `json:"limit,omitempty"`
 	Wait      time.Duration `json:"wait,omitempty"`
+	Ago       time.Duration `json:"ago,omitempty"` // since After replicas were wanted; 0: not within Window
 	Window    time.Duration `json:"window,omitempty"`
 	Down      bool          `json:"down,omitempty"`
 	By        string        `json:"by,omitempty"` // the override or the schedule, with its end

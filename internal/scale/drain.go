@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/drain"
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
 // isDraining reports whether a replica leaves.
@@ -105,5 +106,5 @@ func (d Decision) drain(p *Policy, o *Observation, r *drain.Result, serve int32)
 // drain describes a step of RuleDrain.
 func (s Step) drain() string {
 	f := s.Facts
-	return drain.Sentence(f.Without, f.Limit, f.Coming, duration(f.Wait), s.Before, s.After)
+	return drain.Sentence(f.Without, f.Limit, f.Coming, words.Duration(f.Wait), s.Before, s.After)
 }

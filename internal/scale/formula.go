@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
 // Formula makes one number of replicas of what the signals ask for. Without it, the
@@ -70,7 +72,7 @@ func (e *engine) combine(outcomes []outcome) (want int32, ok bool) {
 		if values[k], ok = e.value(t, outcomes); !ok {
 			return e.step(RuleMissing, cur, cur, Facts{Signal: t.Name}), false
 		}
-		shown[k] = t.Name + " = " + quantity(values[k], "")
+		shown[k] = t.Name + " = " + words.Quantity(values[k], "")
 	}
 	facts := Facts{Formula: f.Text, Terms: strings.Join(shown, ", ")}
 	x, err := f.Evaluate(values)
@@ -80,7 +82,7 @@ func (e *engine) combine(outcomes []outcome) (want int32, ok bool) {
 	case math.IsNaN(x) || math.IsInf(x, 0):
 		facts.Failed = "the result is not a finite number"
 	case x < 0:
-		facts.Failed = fmt.Sprintf("the result is %s", quantity(x, ""))
+		facts.Failed = fmt.Sprintf("the result is %s", words.Quantity(x, ""))
 	default:
 		facts.Demand = printable(x)
 		return e.step(RuleFormula, cur, e.wanted(x, outcomes, &facts), facts), true
@@ -127,13 +129,13 @@ func (s Step) formula() string {
 		return fmt.Sprintf("%s: %s: keep %d", out, f.Failed, s.After)
 	}
 	if f.Demand != float64(s.After) {
-		out += ": " + quantity(f.Demand, "")
+		out += ": " + words.Quantity(f.Demand, "")
 	}
 	switch {
 	case f.Signal != "":
 		return fmt.Sprintf("%s, and %s keeps %s", out, f.Signal, wholeReplicas(s.After))
 	case f.Tolerance > 0:
-		return fmt.Sprintf("%s, within %s of %s: no change", out, percent(f.Tolerance), wholeReplicas(s.After))
+		return fmt.Sprintf("%s, within %s of %s: no change", out, words.Percent(f.Tolerance), wholeReplicas(s.After))
 	}
 	return out + " = " + wholeReplicas(s.After)
 }

@@ -4,12 +4,11 @@ package scale
 
 import (
 	"fmt"
-	"math"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
 // Sentence describes the step for a person on call. Status, events, the web page
@@ -20,11 +19,11 @@ func (s Step) Sentence() string {
 	case RuleDemand:
 		return s.demand()
 	case RuleTolerance:
-		return fmt.Sprintf("%s is within %s of its target: no change from %d", f.Signal, percent(f.Tolerance), s.After)
+		return fmt.Sprintf("%s is within %s of its target: no change from %d", f.Signal, words.Percent(f.Tolerance), s.After)
 	case RuleForecast:
-		return fmt.Sprintf("%s is forecast to need %s replicas in %s, when a new replica serves: %d", f.Signal, quantity(f.Value, ""), duration(f.Wait), s.After)
+		return fmt.Sprintf("%s is forecast to need %s replicas in %s, when a new replica serves: %d", f.Signal, words.Quantity(f.Value, ""), words.Duration(f.Wait), s.After)
 	case RuleSaturated:
-		return fmt.Sprintf("%d serving at %s (saturated, the load may be higher): probe with %d", f.Serving, quantity(f.Value, f.Unit), s.After)
+		return fmt.Sprintf("%d serving at %s (saturated, the load may be higher): probe with %d", f.Serving, words.Quantity(f.Value, f.Unit), s.After)
 	case RuleStarting:
 		return s.starting()
 	case RuleSettling:
@@ -33,7 +32,7 @@ func (s Step) Sentence() string {
 		}
 		return fmt.Sprintf("the number of serving replicas has just changed: keep %d instead of %d until the load has spread", s.After, s.Before)
 	case RuleDraining:
-		return fmt.Sprintf("new replicas still process the backlog of the saturation: keep %d instead of %d for %s", s.After, s.Before, duration(f.Wait))
+		return fmt.Sprintf("new replicas still process the backlog of the saturation: keep %d instead of %d for %s", s.After, s.Before, words.Duration(f.Wait))
 	case RuleNotServing:
 		return fmt.Sprintf("no replica serves yet, %s: keep %d", startingReplicas(f), s.After)
 	case RulePartial:
@@ -52,15 +51,15 @@ func (s Step) Sentence() string {
 		if f.Signal != "" {
 			return s.signalFallback()
 		}
-		return fmt.Sprintf("no signal has had a value for %s: missingData sets at least %d", duration(f.Wait), s.After)
+		return fmt.Sprintf("no signal has had a value for %s: missingData sets at least %d", words.Duration(f.Wait), s.After)
 	case RuleActivation:
 		return s.activation()
 	case RuleStabilization:
 		return s.stabilization()
 	case RuleRate:
-		return fmt.Sprintf("behavior allows %d within %s: %d instead of %d", f.Limit, duration(f.Window), s.After, s.Before)
+		return fmt.Sprintf("behavior allows %d within %s: %d instead of %d", f.Limit, words.Duration(f.Window), s.After, s.Before)
 	case RuleDescent:
-		return fmt.Sprintf("scale-down is limited to 20 %% of the replicas, at least one, per %s: %d instead of %d", duration(f.Window), s.After, s.Before)
+		return fmt.Sprintf("scale-down is limited to 20 %% of the replicas, at least one, per %s: %d instead of %d", words.Duration(f.Window), s.After, s.Before)
 	case RuleBounds:
 		name := "maxReplicas"
 		if f.Down {
@@ -75,9 +74,9 @@ func (s Step) Sentence() string {
 		if f.Failed != "" {
 			return fmt.Sprintf("what its pair %s wants is %s: keep %d instead of %d", f.By, f.Failed, s.After, s.Before)
 		}
-		return fmt.Sprintf("its pair %s wants %s, %s for each: %d instead of %d", f.By, quantity(f.Value, ""), quantity(f.Target, ""), s.After, s.Before)
+		return fmt.Sprintf("its pair %s wants %s, %s for each: %d instead of %d", f.By, words.Quantity(f.Value, ""), words.Quantity(f.Target, ""), s.After, s.Before)
 	case RuleIdle:
-		return fmt.Sprintf("no GPU was active and no request in flight for %s: %d instead of %d until somebody uses it", duration(f.Wait), s.After, s.Before)
+		return fmt.Sprintf("no GPU was active and no request in flight for %s: %d instead of %d until somebody uses it", words.Duration(f.Wait), s.After, s.Before)
 	case RuleOverride, RuleSchedule:
 		return fmt.Sprintf("%s: %d instead of %d", f.By, s.After, s.Before)
 	case RuleDrain:
@@ -111,15 +110,15 @@ func (s Step) demand() string {
 	case f.Planned:
 		out += s.plan()
 	case f.Arriving:
-		out += fmt.Sprintf("%s requests/s ÷ %s per replica", rate(f.Arrivals), rate(f.Capacity))
+		out += fmt.Sprintf("%s requests/s ÷ %s per replica", words.Rate(f.Arrivals), words.Rate(f.Capacity))
 	case f.Batching:
-		out += fmt.Sprintf("%s × %s of capacity", serving(f), percent(f.Load))
+		out += fmt.Sprintf("%s × %s of capacity", serving(f), words.Percent(f.Load))
 	case f.Whole:
-		out += fmt.Sprintf("%d serving × %s ÷ target %s", f.Serving, quantity(f.Value, f.Unit), quantity(f.Target, f.Unit))
+		out += fmt.Sprintf("%d serving × %s ÷ target %s", f.Serving, words.Quantity(f.Value, f.Unit), words.Quantity(f.Target, f.Unit))
 	case f.Total:
-		out += fmt.Sprintf("%s ÷ target %s per replica", quantity(f.Value, f.Unit), quantity(f.Target, f.Unit))
+		out += fmt.Sprintf("%s ÷ target %s per replica", words.Quantity(f.Value, f.Unit), words.Quantity(f.Target, f.Unit))
 	default:
-		out += fmt.Sprintf("%s × %s ÷ target %s", serving(f), quantity(f.Value, f.Unit), quantity(f.Target, f.Unit))
+		out += fmt.Sprintf("%s × %s ÷ target %s", serving(f), words.Quantity(f.Value, f.Unit), words.Quantity(f.Target, f.Unit))
 	}
 	out += s.result()
 	if f.Planned {
@@ -139,14 +138,14 @@ func (s Step) demand() string {
 // plan is the load in busy replicas, and what the plan of an objective makes of it.
 func (s Step) plan() string {
 	f := s.Facts
-	out := fmt.Sprintf("the load keeps %s replicas busy", quantity(f.Busy, ""))
+	out := fmt.Sprintf("the load keeps %s replicas busy", words.Quantity(f.Busy, ""))
 	if f.Highest > f.Busy {
-		out += fmt.Sprintf(", at most %s within %s", quantity(f.Highest, ""), minutes(f.Window))
+		out += fmt.Sprintf(", at most %s within %s", words.Quantity(f.Highest, ""), words.Minutes(f.Window))
 	}
 	if f.Reserve > f.Highest {
-		out += fmt.Sprintf(", a reserve is kept for %s", quantity(f.Reserve, ""))
+		out += fmt.Sprintf(", a reserve is kept for %s", words.Quantity(f.Reserve, ""))
 	}
-	return out + fmt.Sprintf("; %s within the limits take replicas that are busy to %s", share(f.Objective), percent(f.BusyTarget))
+	return out + fmt.Sprintf("; %s within the limits take replicas that are busy to %s", words.Share(f.Objective), words.Percent(f.BusyTarget))
 }
 
 // Causes says why requests of the last day missed a limit; empty: none did.
@@ -163,15 +162,10 @@ func Causes(m promise.Misses) string {
 		{m.Planned, "as planned"}, {m.Starting, "while replicas started"}, {m.Bounded, "for lack of replicas beyond maxReplicas or the budget"}, {m.Server, "more than usual at the load"},
 	} {
 		if c.share > all/20 {
-			causes = append(causes, share(c.share)+" "+c.cause)
+			causes = append(causes, words.Share(c.share)+" "+c.cause)
 		}
 	}
-	return fmt.Sprintf("%s of the last day missed a limit: %s", share(all), strings.Join(causes, ", "))
-}
-
-// share writes a share of nearly all requests in percent, with its decimals.
-func share(x float64) string {
-	return strconv.FormatFloat(math.Round(x*1e4)/100, 'f', -1, 64) + " %"
+	return fmt.Sprintf("%s of the last day missed a limit: %s", words.Share(all), strings.Join(causes, ", "))
 }
 
 // serving is the number of replicas that Value is the mean of.
@@ -187,20 +181,20 @@ func serving(f Facts) string {
 func (s Step) result() string {
 	f := s.Facts
 	why := ""
-	switch asked := fmt.Sprintf(" = %s, ", quantity(f.Demand, "")); {
+	switch asked := fmt.Sprintf(" = %s, ", words.Quantity(f.Demand, "")); {
 	case f.Held:
 		why = asked + "limited while a rollout lets fewer replicas serve"
 	case f.Limited && f.Arriving:
 		why = ", limited to twice the demand of the requests in flight"
 		if f.Averaged {
-			why += fmt.Sprintf(", %s on average over %s", quantity(f.Mean, ""), duration(f.Window))
+			why += fmt.Sprintf(", %s on average over %s", words.Quantity(f.Mean, ""), words.Duration(f.Window))
 		}
 	case f.Averaged:
-		why = asked + quantity(f.Mean, "") + " on average over " + duration(f.Window)
+		why = asked + words.Quantity(f.Mean, "") + " on average over " + words.Duration(f.Window)
 	case s.After != replicas(f.Demand) && f.Fresh < f.Serving && !f.Total:
 		why = asked + fmt.Sprintf("%d without a value counted at target", f.Serving-f.Fresh)
 	case s.After != replicas(f.Demand):
-		why = " = " + quantity(f.Demand, "")
+		why = " = " + words.Quantity(f.Demand, "")
 	}
 	if why != "" {
 		return fmt.Sprintf("%s: %s", why, wholeReplicas(s.After))
@@ -223,10 +217,10 @@ func (s Step) batch() string {
 	if f.Learned {
 		target = "learned target "
 	}
-	out := fmt.Sprintf(" (%s in flight per replica, %s%s)", quantity(f.Value, ""), target, quantity(f.Target, ""))
+	out := fmt.Sprintf(" (%s in flight per replica, %s%s)", words.Quantity(f.Value, ""), target, words.Quantity(f.Target, ""))
 	learned := "learned earlier"
 	if f.LearnedFrom > 0 {
-		learned = "learned from " + minutes(f.LearnedFrom) + " of traffic"
+		learned = "learned from " + words.Minutes(f.LearnedFrom) + " of traffic"
 	}
 	switch {
 	case f.Arriving:
@@ -234,33 +228,14 @@ func (s Step) batch() string {
 	case f.Arrivals <= 0 && f.Capacity <= 0:
 		return out + ", capacity from the target, no arrival rate"
 	case f.Capacity <= 0:
-		return fmt.Sprintf("%s, capacity from the target, %s requests/s arrive, capacity in requests/s not learned yet", out, rate(f.Arrivals))
+		return fmt.Sprintf("%s, capacity from the target, %s requests/s arrive, capacity in requests/s not learned yet", out, words.Rate(f.Arrivals))
 	}
 	need := f.Arrivals / f.Capacity
-	out += fmt.Sprintf(", capacity from the target, %s requests/s ÷ %s per replica = %s, %s", rate(f.Arrivals), rate(f.Capacity), quantity(need, ""), learned)
+	out += fmt.Sprintf(", capacity from the target, %s requests/s ÷ %s per replica = %s, %s", words.Rate(f.Arrivals), words.Rate(f.Capacity), words.Quantity(need, ""), learned)
 	if need > f.Demand {
 		out += ", not used yet"
 	}
 	return out
-}
-
-// minutes writes a time in minutes, or in seconds below one minute.
-func minutes(d time.Duration) string {
-	if d < time.Minute {
-		return duration(d)
-	}
-	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
-}
-
-// rate writes requests/s with one decimal, or with two digits below 1.
-func rate(x float64) string {
-	switch {
-	case x >= 1000:
-		return strconv.FormatFloat(x, 'f', 0, 64)
-	case x >= 1 || x == 0:
-		return strconv.FormatFloat(x, 'f', 1, 64)
-	}
-	return strconv.FormatFloat(x, 'g', 2, 64)
 }
 
 func (s Step) starting() string {
@@ -268,7 +243,7 @@ func (s Step) starting() string {
 	if f.Down {
 		return fmt.Sprintf("%s: keep %d instead of %d until they serve", startingReplicas(f), s.After, s.Before)
 	}
-	return fmt.Sprintf("%d serving at %s (saturated), %s: keep %d until they serve", f.Serving, quantity(f.Value, f.Unit), startingReplicas(f), s.After)
+	return fmt.Sprintf("%d serving at %s (saturated), %s: keep %d until they serve", f.Serving, words.Quantity(f.Value, f.Unit), startingReplicas(f), s.After)
 }
 
 func (s Step) missing() string {
@@ -282,7 +257,7 @@ func (s Step) missing() string {
 	if f.Wait < time.Second { // of a new object, or a new leader
 		return fmt.Sprintf("no signal has a value yet, and missing data never scales down: keep %d", s.After)
 	}
-	return fmt.Sprintf("no signal has had a value for %s, and missing data never scales down: keep %d", duration(f.Wait), s.After)
+	return fmt.Sprintf("no signal has had a value for %s, and missing data never scales down: keep %d", words.Duration(f.Wait), s.After)
 }
 
 // signalFallback is about one signal without a value.
@@ -290,7 +265,7 @@ func (s Step) signalFallback() string {
 	f := s.Facts
 	out := f.Signal + " has no value"
 	if f.Wait >= time.Second {
-		out = fmt.Sprintf("%s has had no value for %s", f.Signal, duration(f.Wait))
+		out = fmt.Sprintf("%s has had no value for %s", f.Signal, words.Duration(f.Wait))
 	}
 	if f.Limit == 0 && s.After == s.Before {
 		return out + ": its fallback lets the other signals decide"
@@ -304,7 +279,7 @@ func (s Step) signalFallback() string {
 
 func (s Step) activation() string {
 	if s.Facts.Wait > 0 {
-		return fmt.Sprintf("no signal is above its activation: keep 1 for %s of %s", duration(s.Facts.Wait), duration(s.Facts.Window))
+		return fmt.Sprintf("no signal is above its activation: keep 1 for %s of %s", words.Duration(s.Facts.Wait), words.Duration(s.Facts.Window))
 	}
 	if s.Facts.Down {
 		return "no signal is above its activation: 0 replicas"
@@ -314,16 +289,19 @@ func (s Step) activation() string {
 
 func (s Step) stabilization() string {
 	f := s.Facts
-	if f.Down {
-		return fmt.Sprintf("up to %d needed within the last %s: %d instead of %d", s.After, duration(f.Window), s.After, s.Before)
+	switch {
+	case f.Down && f.Ago > 0:
+		return fmt.Sprintf("%d needed %s ago, and the window is %s: %d instead of %d for %s", s.After, words.Duration(f.Ago), words.Duration(f.Window), s.After, s.Before, words.Duration(f.Wait))
+	case f.Down:
+		return fmt.Sprintf("the last %s are not known yet: %d instead of %d for %s", words.Duration(f.Window), s.After, s.Before, words.Duration(f.Wait))
 	}
-	return fmt.Sprintf("no more than %d needed throughout the last %s: %d instead of %d", s.After, duration(f.Window), s.After, s.Before)
+	return fmt.Sprintf("no more than %d needed throughout the last %s: %d instead of %d", s.After, words.Duration(f.Window), s.After, s.Before)
 }
 
 func (s Step) rollout() string {
 	f := s.Facts
 	if f.Signal != "" {
-		return fmt.Sprintf("%d serving at %s (saturated), fewer than usual because of a rollout: %d, and no probe", f.Serving, quantity(f.Value, f.Unit), s.After)
+		return fmt.Sprintf("%d serving at %s (saturated), fewer than usual because of a rollout: %d, and no probe", f.Serving, words.Quantity(f.Value, f.Unit), s.After)
 	}
 	if f.Down && f.Serving > 0 {
 		return fmt.Sprintf("a rollout is in progress and %d serve, %s: keep %d instead of %d until enough do", f.Serving, startingReplicas(f), s.After, s.Before)
@@ -334,7 +312,7 @@ func (s Step) rollout() string {
 func startingReplicas(f Facts) string {
 	out := fmt.Sprintf("%d starting", f.Coming)
 	if f.Wait > 0 {
-		out += fmt.Sprintf(" (ready in about %s)", duration(f.Wait))
+		out += fmt.Sprintf(" (ready in about %s)", words.Duration(f.Wait))
 	}
 	if f.Stuck > 0 {
 		out += fmt.Sprintf(", %d stuck", f.Stuck)
@@ -347,39 +325,4 @@ func upOrDown(down bool) string {
 		return "down"
 	}
 	return "up"
-}
-
-// quantity writes a value with three digits, and its unit.
-func quantity(x float64, unit string) string {
-	digits := 0
-	switch a := math.Abs(x); {
-	case a == 0 || a >= 100:
-	case a >= 10:
-		digits = 1
-	default:
-		digits = 2
-	}
-	s := strconv.FormatFloat(x, 'f', digits, 64)
-	if strings.Contains(s, ".") {
-		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
-	}
-	if math.Abs(x) >= 1e9 {
-		s = strconv.FormatFloat(x, 'g', 3, 64)
-	}
-	if unit == "" || unit == "ratio" {
-		return s
-	}
-	return s + " " + unit
-}
-
-func percent(x float64) string { return quantity(100*x, "%") }
-
-func duration(d time.Duration) string {
-	switch {
-	case d >= 10*time.Minute:
-		return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
-	case d >= time.Second:
-		return fmt.Sprintf("%d s", int(d.Round(time.Second).Seconds()))
-	}
-	return fmt.Sprintf("%d ms", d.Milliseconds())
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
 // deadline is far beyond what a block takes: only one that hangs meets it.
@@ -61,7 +62,8 @@ func build(t *testing.T) string {
 }
 
 // execute runs a script in a directory of its own, with a copy of examples/. The
-// agent's port 9400 is a free one here.
+// agent's port 9400 is a free one here, below those that the kernel gives to the
+// servers of other tests: one of them could answer in the agent's place.
 func execute(t *testing.T, bin, script string) string {
 	t.Helper()
 	for attempt := 0; ; attempt++ {
@@ -69,13 +71,21 @@ func execute(t *testing.T, bin, script string) string {
 		if err := os.CopyFS(filepath.Join(dir, "examples"), os.DirFS(filepath.Join(root, "examples"))); err != nil {
 			t.Fatal(err)
 		}
-		out, err := runScript(t.Context(), dir, bin, strings.ReplaceAll(script, ":9400", ":"+freePort(t)))
+		port, err := cluster.FreePort("127.0.0.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := runScript(t.Context(), dir, bin, strings.ReplaceAll(script, ":9400", fmt.Sprintf(":%d", port)))
+		log, readErr := os.ReadFile(filepath.Join(dir, "agent.log"))
+		if readErr != nil && !errors.Is(readErr, os.ErrNotExist) {
+			t.Fatal(readErr)
+		}
 		// Another program may have taken the port meanwhile.
-		if strings.Contains(out, "address already in use") && attempt < 4 {
+		if strings.Contains(out+string(log), "address already in use") && attempt < 4 {
 			continue
 		}
 		if err != nil {
-			t.Fatalf("%v\n%s", err, out)
+			t.Fatalf("%v\n%s\nagent.log:\n%s", err, out, log)
 		}
 		return out
 	}
@@ -107,20 +117,6 @@ func runScript(ctx context.Context, dir, bin, script string) (string, error) {
 	}
 	out, readErr := os.ReadFile(file.Name())
 	return string(out), errors.Join(err, readErr)
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // missingLine is the first line of want that out does not have behind the one

@@ -75,6 +75,16 @@ func Extremes(wants []Want, now time.Time, window time.Duration) (lowest, highes
 	return lowest, highest, ok
 }
 
+// Latest returns the last time within window before now at which n replicas or more were wanted; zero: none.
+func Latest(wants []Want, now time.Time, window time.Duration, n int32) time.Time {
+	for _, w := range slices.Backward(wants) {
+		if w.High >= n && isRecent(w.At, now, window) {
+			return w.At
+		}
+	}
+	return time.Time{}
+}
+
 // Record returns changes with c, without those older than period. It never
 // writes to changes.
 func Record(changes []Change, c Change, period time.Duration) []Change {

@@ -29,7 +29,7 @@ func TestBrowserLargeFleet(t *testing.T) {
 	b.wants(`document.querySelector("#summary").innerText.includes("10,000 nodes, 80,000 GPUs: ")`)
 	b.wants(`document.querySelectorAll("#problems li").length === 1 && document.querySelector("#problems-more").innerText === "show all 100 nodes with problems"`)
 	b.wants(`/1 to 50 of 10,000 nodes/.test(document.querySelector("#nodes-count").innerText)`)
-	b.wants(`document.querySelector("#totals").innerText.includes("55 °C on gke-fleet-a3-highgpu-8g-00000.internal, GPU-00000000")`) // its exporter does not tell its number
+	b.wants(`document.querySelector("#glance").innerText.includes("55 °C on gke-fleet-a3-highgpu-8g-00000.internal, GPU-00000000")`) // its exporter does not tell its number
 	if n := eval[int](b, `document.querySelectorAll("*").length`); n > 4000 {
 		t.Errorf("the page has %d elements", n)
 	}

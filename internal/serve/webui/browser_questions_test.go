@@ -53,19 +53,28 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		url := servePage(t, p)
 		if nodes == 3 { // names that differ at their end are cut at their beginning, and a page without a price says so
 			b.do(chromedp.Navigate(serve(t, fixed{largeFleet(nodes)}, nil) + "#fleet"))
-			b.wants(`[...document.querySelectorAll("#totals div")].some((d) => d.innerText.includes("no --gpu-price"))`)
+			b.wants(`document.querySelector("#glance").innerText.includes("no --gpu-price")`)
 			b.wants(`[...document.querySelectorAll("#fleet .who b")].some((e) => e.scrollWidth > e.clientWidth) && [...document.querySelectorAll("#fleet .who b bdi")].every((e) => e.getBoundingClientRect().right <= e.parentNode.getBoundingClientRect().right + 1)`)
 			b.wants(`[...document.querySelectorAll("#fleet .gpu b")].every((e) => getComputedStyle(e).direction === "ltr")`) // 31 %, not % 31
 		}
-		fact := func(name, want string) {
+		glance := func(want string) {
 			t.Helper()
-			b.wants(fmt.Sprintf(`[...document.querySelectorAll("#totals div")].some((d) => d.firstChild.innerText === %q && d.lastChild.innerText === %q)`, name, want))
+			b.wants(fmt.Sprintf(`[...document.querySelectorAll("#glance li")].some((e) => e.innerText.startsWith(%q))`, want))
 		}
 
 		// What is broken: at the top of the first view.
 		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(url))
 		b.wants(`document.body.innerText.includes("SignalsReadable is False: no sample of pod chat-1")`)
 		b.wants(`document.querySelector("#problem-list").innerText.includes("GPULost: GPU 5")`) // also beside a hundred nodes with another one
+
+		// Which GPU is hot, who idles and what it costs: on every view.
+		cost := map[int]string{3: "$36.00", 10_000: "$120,000"}[nodes]
+		for _, view := range []string{"decisions", "fleet", "workloads"} {
+			b.do(chromedp.Click(`#views a[href="#` + view + `"]`))
+			glance("hottest: " + hot)
+			glance(fmt.Sprintf("most idle-held: %s/notebook-ann, 1 GPU, $2.00 an hour", n.GPUs[4].Owners[0].Namespace))
+			glance("held GPUs cost " + cost + " an hour, of it $2.00 idle-held")
+		}
 		b.shoot(fmt.Sprintf("questions-%d-workloads", nodes))
 		b.do(chromedp.Click(`#views a[href="#fleet"]`))
 		b.wants(`document.querySelector("#view-fleet").innerText.includes("GPULost: GPU 5")`)
@@ -76,12 +85,7 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		// Who idles.
 		b.wants(fmt.Sprintf(`document.querySelector("#holders tr").innerText.replace(/\s+/g, " ").startsWith("%s/notebook-ann 1 $2.00 ")`, n.GPUs[4].Owners[0].Namespace))
 
-		// What it costs.
-		cost := map[int]string{3: "$36.00", 10_000: "$120,000"}[nodes]
-		fact("held GPUs cost an hour", cost+", of it $2.00 idle-held")
-
-		// Which GPU is hot, and what is known about it.
-		fact("hottest GPU", hot)
+		// The hottest GPU, and what is known about it.
 		if nodes == 3 { // its cell has a mark that needs no colour, and words
 			b.wants(`document.querySelectorAll("#fleet .hot").length === 1 && getComputedStyle(document.querySelector("#fleet .hot")).boxShadow !== "none"`)
 			b.wants(fmt.Sprintf(`document.querySelector("#fleet .hot").innerText.includes("91 °C") && document.querySelector("#fleet .hot").getAttribute("aria-label").startsWith("GPU 3, %s, on %s, the hottest GPU, ")`, n.GPUs[3].UUID, n.Name))
@@ -103,7 +107,7 @@ func TestBrowserFiveQuestions(t *testing.T) {
 			b.wants(`[...document.querySelector("#fleet .cells").children].findIndex((e) => e.classList.contains("lost")) === 5 && ` + lost)
 			b.shoot("lost")
 		}
-		b.do(chromedp.Click("#totals a"))
+		b.do(chromedp.Click(`#glance a[href^="#gpu"]`))
 		b.wants(fmt.Sprintf(`location.hash.startsWith("#gpu") && location.hash.includes(%q)`, n.GPUs[3].UUID))
 
 		// Why a workload has its replicas.

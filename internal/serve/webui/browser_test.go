@@ -157,9 +157,9 @@ var begun = time.Now()
 func demoView() view.View {
 	now := time.Now()
 	v := view.View{Time: now, Version: "v0.9.0", Leader: true, MaxAge: 5 * time.Second}
-	sentence := "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas; up to 8 needed within the last 12 s: 8 instead of 6"
+	sentence := "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas; 8 needed 9 s ago, and the window is 12 s: 8 instead of 6 for 3 s"
 	d := &view.Decision{
-		Time: now, Current: 4, Replicas: 8, Serving: 4, Starting: 4, Sentence: sentence,
+		Time: now, Current: 8, Replicas: 8, Serving: 4, Starting: 4, Sentence: sentence,
 		Steps: []view.Step{{Rule: scale.Rule("Signal"), Before: 4, After: 8, Sentence: sentence}},
 	}
 	v.Workloads = []view.Workload{

@@ -104,12 +104,22 @@ function drawTotals(v) {
   const f = v.fleet;
   const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["active", f.active], ["idle-held", f.idle], ["free", f.free], ["no fresh value", f.stale], ["nodes with problems", f.problemNodes]];
   const texts = facts.map(([k, n]) => [k, n.toLocaleString("en")]).concat([["mean utilisation of allocated GPUs", percentText(f.utilization)]]);
-  if (f.cost) texts.push(["held GPUs cost an hour", costText(f.cost.usdPerHour, f.cost.unpricedGPUs || 0) + ", of it " + costText(f.cost.idleHeldUSDPerHour, f.cost.unpricedIdleHeldGPUs || 0) + " idle-held"]);
-  else texts.push(["held GPUs cost an hour", "no --gpu-price"]);
-  if (v.hottest) texts.push(["hottest GPU", num(v.hottest.temperatureCelsius) + " °C on " + v.hottest.node + ", " + (v.hottest.index === undefined ? v.hottest.uuid.split("-", 2).join("-") : "GPU " + v.hottest.index), hashOf("gpu", { node: v.hottest.node, uuid: v.hottest.uuid })]);
-  keyed($("totals"), texts, ([k]) => k, ([k, , href]) => el("div", {}, el("dt", {}, k), el("dd", {}, el(href ? "a" : "span"))), (e, [, text, href]) => {
-    setText(e.lastChild.firstChild, text);
-    if (href) e.lastChild.firstChild.href = href;
+  keyed($("totals"), texts, ([k]) => k, ([k]) => el("div", {}, el("dt", {}, k), el("dd")), (e, [, text]) => setText(e.lastChild, text));
+}
+
+// drawGlance says below the title what every view is asked: which GPU is hot, who idles, what it costs.
+function drawGlance(v) {
+  const c = v.fleet.cost, h = v.hottest, first = holders && holders.holders[0];
+  const gpus = (n) => num(n, n % 1 ? 2 : 0) + (n === 1 ? " GPU" : " GPUs");
+  const lines = [
+    h && ["hot", "hottest: " + num(h.temperatureCelsius) + " °C on " + h.node + ", " + (h.index === undefined ? h.uuid.split("-", 2).join("-") : "GPU " + h.index), hashOf("gpu", { node: h.node, uuid: h.uuid })],
+    first && ["idle", "most idle-held: " + first.namespace + "/" + first.pod + ", " + gpus(first.gpus) + (first.usdPerHour != null ? ", " + costText(first.usdPerHour, first.unpricedGPUs) + " an hour" : ""), hashOf("fleet")],
+    ["cost", c ? "held GPUs cost " + costText(c.usdPerHour, c.unpricedGPUs || 0) + " an hour, of it " + costText(c.idleHeldUSDPerHour, c.unpricedIdleHeldGPUs || 0) + " idle-held" : "cost: no --gpu-price"],
+  ].filter(Boolean);
+  $("glance").hidden = !v.fleet.gpus;
+  keyed($("glance"), lines, ([k]) => k, ([, , href]) => el("li", {}, el(href ? "a" : "span")), (e, [, text, href]) => {
+    setText(e.firstChild, text);
+    if (href) e.firstChild.href = href;
   });
 }
 
@@ -306,9 +316,11 @@ async function pollNodes() {
 
 // ---- who holds idle GPUs ----
 
-let holders = null;
+let holders = null, holdersAt = 0;
 
 async function loadHolders() {
+  if (holdersAt && performance.now() - holdersAt < 5000) return;
+  holdersAt = performance.now();
   holders = (await get("api/v1/holders")).body;
 }
 

@@ -25,7 +25,7 @@ function askToken(why) {
   $("login").hidden = false;
   document.querySelector("main").hidden = true;
   $("banner").hidden = true;
-  $("views").hidden = true;
+  $("views").hidden = $("glance").hidden = true;
   $("logout").hidden = true;
   document.body.classList.remove("dead");
   $("summary").textContent = "not logged in";

@@ -63,6 +63,7 @@ function draw() {
   document.querySelector("main").hidden = false;
   $("views").hidden = false;
   setText($("summary"), summaryOf(v));
+  drawGlance(v);
   setText($("version"), v.version);
   for (const name of viewNames) if ($("view-" + name)) $("view-" + name).hidden = name !== route.view;
   for (const a of $("views").children) {
@@ -208,18 +209,14 @@ async function watchView() {
 }
 
 // What a view requests beside the view of the controller, and how often in ms.
-const extras = { workloads: [() => loadWorkloads(false).then(refreshDetail), 1000], fleet: [() => Promise.all([loadHolders(), loadHours()]), 5000], gpu: [loadGPU, 2000], decisions: [loadDecisions, 3000], backtest: [loadBacktest, 2000] };
+const extras = { workloads: [() => loadWorkloads(false).then(refreshDetail), 1000], fleet: [loadHours, 5000], gpu: [loadGPU, 2000], decisions: [loadDecisions, 3000], backtest: [loadBacktest, 2000] };
 let extrasAt = 0;
 
 // refreshView requests what the view on the screen needs, now.
 async function refreshView() {
   extrasAt = performance.now();
-  try {
-    await extras[route.view][0]();
-    if (last && !loggedIn) draw();
-  } catch {
-    // the request for the view shows the error
-  }
+  await Promise.allSettled([extras[route.view][0](), loadHolders()]); // the request for the view shows an error
+  if (last && !loggedIn) draw();
 }
 
 async function pollExtras() {
