@@ -7,7 +7,7 @@
 //     in busy replicas, whether prompts are long or answers are.
 //   - [Curve] learns which share of the requests misses a limit when replicas are that
 //     busy.
-//   - [Replay.Choose] replays the recorded load with several hundred plans, each a
+//   - [Replay.Choose] replays the recorded load with 2,560 plans, each a
 //     headroom, a window and a reserve. It returns the cheapest one that keeps the
 //     objective.
 //   - [State] is what is learned about one workload, and asks for its replicas.
