@@ -30,8 +30,11 @@ const forgetTokens = 10 * time.Minute
 func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok bool) {
 	s := &e.state
 	if !e.signal.promised() {
-		s.Promise, s.TokensAt = promise.State{}, time.Time{}
+		s.Promise, s.TokensAt, s.LoadedAt = promise.State{}, time.Time{}, time.Time{}
 		return m, d, false
+	}
+	if s.LoadedAt.IsZero() && m.value > 0 {
+		s.LoadedAt = e.now
 	}
 	r := e.work(&m)
 	if r.Read > 0 {
@@ -53,10 +56,17 @@ func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok boo
 	return m, d, true
 }
 
+// awaitTokens is for how long after the first requests their tokens are awaited: two scrapes
+// of a counter, a long prompt, and the first step of [promise.State].
+const awaitTokens = 10 * time.Second
+
 // isMeasuring reports whether a token's cost is known in a few seconds. Until then, requests
 // in flight would ask for replicas that the load may not need, and that take long to start.
 func (e *evaluation) isMeasuring() bool {
-	return e.signal.promised() && e.base() > 0 && e.state.Promise.IsNew()
+	s := &e.state
+	age := e.now.Sub(s.LoadedAt)
+	awaited := age >= 0 && age < awaitTokens && s.Promise.Work.Weight == 0
+	return e.signal.promised() && e.base() > 0 && (awaited || s.Promise.IsNew())
 }
 
 // work adds up what the replicas did, and counts those that should say so, and do not.

@@ -110,6 +110,26 @@ func TestANewWorkloadIsMeasuredFirst(t *testing.T) {
 	}
 }
 
+// Tokens are awaited for ten seconds after the first requests: a counter needs two scrapes, and prompts come first.
+func TestTokensAreAwaited(t *testing.T) {
+	p, s := objectivePolicy(0.99), State{}
+	for i := range 14 {
+		now := t0.Add(time.Duration(i) * time.Second)
+		requests := 20.0 // far more than 8 in flight
+		if i < 3 {
+			requests = 0
+		}
+		o := llm{8.26e-3, 0.0565e-3, 0.245e-3}.observe(now, 1, requests, 100, 1000)
+		o.Pods[0].Paces[0].Counted = i%2 == 0
+		o.Pods[0].Paces[0].TokenSeconds, o.Pods[0].Paces[0].OutputTokensPerSecond = 0, 0
+		var d Decision
+		d, s = Decide(p, o, s, now)
+		if awaited := i >= 3 && i < 13; awaited != (d.Rule == RuleSettling) || awaited && d.Replicas != 1 || i == 13 && d.Replicas < 2 {
+			t.Errorf("after %d s: %d replicas: %s", i, d.Replicas, d.Sentence())
+		}
+	}
+}
+
 // Twice the prompt is more work at as many requests in flight.
 func TestLongPromptsAreWork(t *testing.T) {
 	p := objectivePolicy(0.99)
@@ -122,7 +142,7 @@ func TestLongPromptsAreWork(t *testing.T) {
 	}
 }
 
-// Servers that do not count tokens are scaled by their requests in flight, as before.
+// Servers that do not count tokens are scaled by their requests in flight, once tokens have been awaited.
 func TestAnObjectiveWithoutTokens(t *testing.T) {
 	with, without := objectivePolicy(0.99), objectivePolicy(0)
 	var a, b State
@@ -136,7 +156,7 @@ func TestAnObjectiveWithoutTokens(t *testing.T) {
 		var x, y Decision
 		x, a = Decide(with, o, a, now)
 		y, b = Decide(without, o, b, now)
-		if !reflect.DeepEqual(x, y) {
+		if i >= 10 && !reflect.DeepEqual(x, y) {
 			t.Fatalf("with an objective %+v, without %+v", x, y)
 		}
 	}

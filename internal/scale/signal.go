@@ -97,11 +97,6 @@ func (e *evaluation) run() outcome {
 		out.replicas = e.partial(e.step(RuleDemand, e.o.Replicas, out.demand, e.facts), planned)
 		return out
 	}
-	if e.isMeasuring() {
-		out.promised, out.demand, out.mean = true, e.base(), float64(e.base())
-		out.replicas = e.step(RuleSettling, e.o.Replicas, e.base(), Facts{Signal: e.signal.Name, Planned: true})
-		return out
-	}
 	asked := m.up
 	most, limited := e.limitBacklog(m)
 	if limited {
@@ -116,6 +111,11 @@ func (e *evaluation) run() outcome {
 	e.explain(m, demand, a)
 	if e.facts.Held = limited && asked > most; e.facts.Held {
 		e.facts.Demand = printable(asked)
+	}
+	if e.isMeasuring() {
+		out.promised, out.demand, out.mean = true, e.base(), float64(e.base())
+		out.replicas = e.step(RuleSettling, e.o.Replicas, e.base(), Facts{Signal: e.signal.Name, Planned: true})
+		return out
 	}
 	out.demand, out.mean = m.replicas(e.base()), e.facts.Mean
 	want := e.forecast(e.demand(out.demand, m), m)

@@ -59,6 +59,8 @@ type SignalState struct {
 	Wanted  float64       `json:"-"` // replicas that its plan asked for at the last decision; 0: it did not decide
 	// TokensAt is when tokens were last read; zero: never.
 	TokensAt time.Time `json:"tokensAt,omitzero"`
+	// LoadedAt is when requests were first in flight under an objective; zero: never.
+	LoadedAt time.Time `json:"loadedAt,omitzero"`
 
 	// SilentSince is since when the signal has had no value; zero: it has one.
 	SilentSince time.Time `json:"silentSince,omitzero"`
@@ -100,7 +102,7 @@ func (s State) Truncate(d time.Duration) State {
 	}
 	for i := range s.Signals {
 		x := &s.Signals[i]
-		times = append(times, &x.Level.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt, &x.HeldSince, &x.SilentSince, &x.TokensAt)
+		times = append(times, &x.Level.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt, &x.HeldSince, &x.SilentSince, &x.TokensAt, &x.LoadedAt)
 	}
 	for _, t := range times {
 		*t = t.Truncate(d)
