@@ -169,3 +169,32 @@ func compareClaims(a, b *Claim) int {
 	}
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Device, b.Device))
 }
+
+// ComparePods orders owners by their pods.
+func ComparePods(a, b Owner) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
+}
+
+// EachPod calls f for each pod in two lists of owners that are sorted by pod, and reports which of the
+// lists have it.
+func EachPod(a, b []Owner, f func(namespace, pod string, inA, inB bool)) {
+	for len(a) > 0 || len(b) > 0 {
+		first := a
+		if len(a) == 0 || len(b) > 0 && ComparePods(b[0], a[0]) < 0 {
+			first = b
+		}
+		of := first[0]
+		x, y := ownersOf(a, of), ownersOf(b, of)
+		f(of.Namespace, of.Pod, x > 0, y > 0)
+		a, b = a[x:], b[y:]
+	}
+}
+
+// ownersOf returns how many owners at the start of the list are of an owner's pod.
+func ownersOf(list []Owner, of Owner) int {
+	n := 0
+	for n < len(list) && list[n].Namespace == of.Namespace && list[n].Pod == of.Pod {
+		n++
+	}
+	return n
+}

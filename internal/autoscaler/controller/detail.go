@@ -63,5 +63,5 @@ func (c *Controller) Object(namespace, name string) *v1alpha1.GPUAutoscaler {
 
 // Device returns one device of a node in detail.
 func (c *Controller) Device(node, uuid string) (view.Device, bool) {
-	return shown.Device(c.deps.Store, node, uuid, time.Now(), c.cfg.MaxAge)
+	return shown.Device(c.deps.Store, node, uuid, c.deps.Pods, time.Now(), c.cfg.MaxAge)
 }

@@ -19,7 +19,7 @@ const (
 
 // Device returns a device with all of its fields, and with their last minutes while a pod has
 // held it; ok is false if there is none.
-func Device(store *series.Store, node, uuid string, now time.Time, fresh time.Duration) (out view.Device, ok bool) {
+func Device(store *series.Store, node, uuid string, pods Pods, now time.Time, fresh time.Duration) (out view.Device, ok bool) {
 	if node == "" {
 		return out, false
 	}
@@ -36,6 +36,7 @@ func Device(store *series.Store, node, uuid string, now time.Time, fresh time.Du
 	}
 	d := &all[at]
 	out = view.Device{Time: now, MaxAge: fresh, Node: node, GPU: gpuOf(d, now, fresh, new([]float64), new([]int)), Fields: make([]view.DeviceField, 0, len(d.Values))}
+	setIdle(&out.GPU, (&view.View{MaxAge: fresh}).State(&out.GPU), d.Idle, pods)
 	var w series.Window
 	for i := range d.Values {
 		x := &d.Values[i]

@@ -30,6 +30,7 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 	all := store.Devices("", fields, now, maxAge)
 	values := make([]float64, 0, len(all)*(len(fields)+1)) // one allocation for all GPUs
 	indexes := make([]int, 0, len(all))
+	runs := make([]gpu.IdleRun, 0, len(all)) // in the order of the GPUs
 	for i := range all {
 		d := &all[i]
 		node := d.Labels.Node
@@ -40,14 +41,17 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 		if slices.ContainsFunc(last.GPUs, func(g view.GPU) bool { return g.UUID == d.Device }) {
 			continue // an agent and a dcgm-exporter on one node
 		}
-		last.GPUs = append(last.GPUs, gpuOf(d, now, fresh, &values, &indexes))
+		last.GPUs, runs = append(last.GPUs, gpuOf(d, now, fresh, &values, &indexes)), append(runs, d.Idle)
 	}
+	states := view.View{MaxAge: fresh}
 	for i := range nodes {
 		about := devices.About(nodes[i].Name)
 		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.Pool, about.Model, about.Fault
 		for j := range nodes[i].GPUs {
 			g := &nodes[i].GPUs[j]
 			g.Lost = gpu.IsLost(about.Fault, g.UUID)
+			setIdle(g, states.State(g), runs[0], pods)
+			runs = runs[1:]
 			if g.USDPerHour = about.USDPerHour; price.IsInstance(g.UUID) && (len(g.Owners) > 0 || g.Slices > 0) {
 				var pod *corev1.Pod
 				if len(g.Owners) > 0 {

@@ -38,6 +38,8 @@ type device struct {
 	Pods        []string   `json:"pods,omitempty"`
 	MorePods    int        `json:"podsOmitted,omitempty"`
 	HeldSince   *time.Time `json:"heldSince,omitempty"`
+	IdleSince   *time.Time `json:"idleSince,omitempty"`
+	IdleAtLeast bool       `json:"idleAtLeast,omitempty"` // it may have been idle for longer
 }
 
 // mostPods bounds the pods of a shared GPU in an answer.
@@ -54,6 +56,9 @@ func deviceOf(node, model string, state view.State, g *view.GPU) device {
 	}
 	if !g.HeldSince.IsZero() {
 		d.HeldSince = &g.HeldSince
+	}
+	if !g.IdleSince.IsZero() {
+		d.IdleSince, d.IdleAtLeast = &g.IdleSince, g.IdleAtLeast
 	}
 	return d
 }

@@ -144,6 +144,8 @@ type holder struct {
 	Node      string     `json:"node"`
 	GPUs      float64    `json:"idleHeldGPUs"`
 	HeldSince *time.Time `json:"heldSince,omitempty"`
+	IdleSince *time.Time `json:"idleSince,omitempty"`
+	AtLeast   bool       `json:"idleAtLeast,omitempty"` // it may have been idle for longer
 	Cost      *float64   `json:"usdPerHour,omitempty"`
 	Unpriced  float64    `json:"unpricedGPUs,omitempty"` // which the cost lacks
 }
@@ -192,6 +194,9 @@ func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 		x := holder{Pod: h.Namespace + "/" + h.Pod, Node: h.Node, GPUs: *rounded(&h.GPUs)}
 		if !h.HeldSince.IsZero() {
 			x.HeldSince = &h.HeldSince
+		}
+		if !h.IdleSince.IsZero() {
+			x.IdleSince, x.AtLeast = &h.IdleSince, h.IdleAtLeast
 		}
 		switch x.Cost, x.Unpriced = rounded(h.Cost), h.Unpriced; {
 		case uniform > 0:

@@ -147,10 +147,10 @@ func fleetOf(n int, name func() string) (*answers, Deps) {
 			Signals: []view.Signal{{Name: name(), Unit: name(), Value: number(1.0 / 3), Target: 2}}, Objectives: []view.Objective{{Sentence: name()}}, Decision: &last,
 		}
 		v.Workloads, workloads.Workloads = append(v.Workloads, w), append(workloads.Workloads, w)
-		holders.Holders = append(holders.Holders, webui.Holder{Namespace: name(), Pod: name(), Node: name(), GPUs: 2, HeldSince: noon})
+		holders.Holders = append(holders.Holders, webui.Holder{Namespace: name(), Pod: name(), Node: name(), GPUs: 2, HeldSince: noon, IdleSince: noon, IdleAtLeast: true})
 		x := webui.Allocation{Name: fmt.Sprint(i, name()), Hours: 10, Idle: float64(n - i), Properties: map[string]string{"namespace": name()}}
 		hours[x.Name] = x
-		g := webui.GPUEntry{Node: name(), Model: name(), State: view.Idle, GPU: view.GPU{UUID: name(), Utilization: number(0.5), Owners: []view.Owner{{Namespace: name(), Pod: name()}}}}
+		g := webui.GPUEntry{Node: name(), Model: name(), State: view.Idle, GPU: view.GPU{UUID: name(), Utilization: number(0), IdleSince: noon, Owners: []view.Owner{{Namespace: name(), Pod: name()}}}}
 		gpus.GPUs = append(gpus.GPUs, g)
 		detail.Conditions = append(detail.Conditions, view.Condition{Type: name(), Reason: name(), Message: name(), Notable: true})
 		detail.Changes = append(detail.Changes, name())
@@ -244,6 +244,9 @@ func TestAnswers(t *testing.T) {
 	f("fleet_summary", nil, "api/v1/view", map[string]any{"pools": 3.0}, "omitted")
 	f("fleet_summary", nil, "api/v1/view", "name/name", "lastChanges", 0, "workload")
 	f("waste", nil, "api/v1/holders?", 4.0, "holdersNow", 0, "usdPerHour")
+	f("waste", nil, "api/v1/holders?", noon.Format(time.RFC3339), "holdersNow", 0, "idleSince")
+	f("waste", nil, "api/v1/holders?", true, "holdersNow", 0, "idleAtLeast")
+	f("gpu", nil, "api/v1/gpus?", noon.Format(time.RFC3339), "gpus", 0, "idleSince")
 	f("waste", nil, "api/v1/holders?", map[string]any{"idleHeldHours": 7.0}, "omitted")
 	f("waste", map[string]any{"namespace": "other"}, "api/v1/holders", []any{}, "holdersNow")
 	f("list_workloads", map[string]any{"search": "x", "problems": true}, "api/v1/workloads?limit=50&offset=0&problem=true&q=x", 0.333, "workloads", 0, "signals", 0, "value")

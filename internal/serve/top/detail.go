@@ -36,28 +36,54 @@ var helpText = []string{
 	"free         no pod holds the GPU",
 	"stale        no value in the last seconds: its state is unknown",
 	"–  ≥         unknown; at least: some values are unknown",
-	"GPUS         of a node, a character for each: ▁ to █ use, · free, ? stale",
+	"GPUS         of a node, a character for each: ▁ to █ use, · free, ? stale, x lost",
 	"REPLICAS     serving + starting / desired / maximum",
-	"IDLE FOR     as long as this program has seen it",
+	"IDLE FOR     since its last use while these pods have held it; ≥: or for longer.",
+	"             With --agent, as long as this program has seen it",
 }
 
 // wrapped returns a text in lines of the screen's width, behind an indent.
 func (m *Model) wrapped(text, indent string, style Style) []string {
 	var out []string
-	width := max(10, m.width-len(indent)-1)
-	for line := range strings.SplitSeq(ansi.Wrap(text, width, ""), "\n") {
+	for _, line := range fold(text, m.width-len(indent)-1) {
 		out = append(out, indent+m.setup.Theme.paint(line, style))
 	}
 	return out
 }
 
-// pager returns the lines that are on the screen.
+// fold returns a text in lines of that width, which end between words where they can.
+func fold(text string, width int) []string {
+	return strings.Split(ansi.Wrap(text, max(10, width), ""), "\n")
+}
+
+// hang returns a text in lines of the screen's width: the first one behind first, the others behind an indent.
+func (m *Model) hang(first, text string, indent int) []string {
+	indent = min(indent, m.width-12)
+	out := fold(text, m.width-max(indent, termtext.Width(first)))
+	for i := range out {
+		if i > 0 {
+			first = strings.Repeat(" ", max(0, indent))
+		}
+		out[i] = first + out[i]
+	}
+	return out
+}
+
+// pager returns the lines that are on the screen. What is too long for a line goes on below it.
 func (m *Model) pager(lines []string) []string {
-	m.scroll = max(0, min(m.scroll, len(lines)-m.bodyLines()))
-	lines = lines[m.scroll:min(len(lines), m.scroll+m.bodyLines()+1)]
-	out := make([]string, len(lines))
-	for i, l := range lines {
-		out[i] = ansi.Truncate(l, m.width, "…")
+	var all []string
+	for _, l := range lines {
+		if text := strings.TrimLeft(l, " "); ansi.StringWidth(l) > m.width {
+			indent := len(l) - len(text)
+			all = append(all, m.hang(l[:min(indent, m.width-12)], text, indent+2)...)
+		} else {
+			all = append(all, l)
+		}
+	}
+	m.scroll = max(0, min(m.scroll, len(all)-m.bodyLines()))
+	out := all[m.scroll:min(len(all), m.scroll+m.bodyLines()+1)]
+	for i, l := range out {
+		out[i] = ansi.Truncate(l, m.width, "…") // on a screen of a few cells
 	}
 	return out
 }
@@ -92,12 +118,23 @@ func (m *Model) detail() []string {
 
 func (m *Model) headline(s string) string { return m.setup.Theme.paint(termtext.Clean(s), Strong) }
 
-// fact is a name and a value in a line.
-func fact(name, value string) string {
-	if value == "" {
-		value = unknown
+// factName is the width of a fact's name.
+const factName = 22
+
+// facts are names with their values, which follow them in the arguments. Nothing of them is cut.
+func (m *Model) facts(pairs ...string) (out []string) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		name, value := termtext.Clean(pairs[i]), termtext.Clean(pairs[i+1])
+		if value == "" {
+			value = unknown
+		}
+		if termtext.Width(name) > factName {
+			out = append(out, m.hang("  ", name+" "+value, factName+3)...)
+			continue
+		}
+		out = append(out, m.hang("  "+termtext.Fit(name, factName, false)+" ", value, factName+3)...)
 	}
-	return "  " + termtext.Fit(termtext.Clean(name), 22, false) + " " + termtext.Clean(value)
+	return out
 }
 
 // rowDetail are a row's cells, one a line, and its GPUs.
@@ -109,7 +146,7 @@ func (m *Model) rowDetail(r *Row) []string {
 			out = append(out, m.wrapped(r.Cells[i].Text, "    ", r.Cells[i].Style)...)
 			continue
 		}
-		out = append(out, fact(c.Head, r.Cells[i].Text))
+		out = append(out, m.facts(c.Head, r.Cells[i].Text)...)
 	}
 	var gpus []string
 	for i := range m.fleet.GPUs {
@@ -132,41 +169,43 @@ func (m *Model) rowDetail(r *Row) []string {
 			if !t.Up {
 				state = "no answer: " + t.Error
 			}
-			out = append(out, "", fact(t.Kind, state), fact("  address", t.URL))
+			out = append(append(out, ""), m.facts(t.Kind, state, "  address", t.URL)...)
 		}
 	}
 	return out
 }
 
 func (m *Model) gpuDetail(g *GPU) []string {
-	out := []string{m.headline(g.Name()), fact("UUID", g.UUID), fact("model", g.Model), fact("pool", g.Pool), fact("state", string(g.State)), fact("age of the values", short(g.Age))}
+	out := append([]string{m.headline(g.Name())}, m.facts("UUID", g.UUID, "model", g.Model, "pool", g.Pool, "state", string(g.State), "age of the values", short(g.Age))...)
 	for _, o := range g.Owners {
-		out = append(out, fact("held by", strings.TrimSuffix(ownerName(&o)+" container "+o.Container, " container ")))
+		out = append(out, m.facts("held by", strings.TrimSuffix(ownerName(&o)+" container "+o.Container, " container "))...)
 	}
 	if !g.HeldSince.IsZero() {
-		out = append(out, fact("held for", short(m.read.Sub(g.HeldSince))))
+		out = append(out, m.facts("held for", short(m.read.Sub(g.HeldSince)))...)
+	}
+	if idle := idleCell(g.idleFor(m.look())); idle.Text != "" {
+		out = append(out, m.facts("idle for", idle.Text)...)
 	}
 	if d := g.Device; d != nil {
 		return append(out, m.deviceDetail(d)...)
 	}
-	return append(out,
-		fact("utilisation", number(g.Utilization, "%.0f %%").Text), fact("memory used", number(g.MemoryUsedMiB, "%.0f MiB").Text),
-		fact("memory", number(g.MemoryTotalMiB, "%.0f MiB").Text), fact("power", number(g.PowerWatts, "%.1f W").Text),
-		fact("temperature", number(g.TemperatureC, "%.0f °C").Text), "",
-		"  all fields: gpupilot top --agent HOST:PORT, with the address of this node's agent")
+	out = append(out, m.facts(
+		"utilisation", number(g.Utilization, "%.0f %%").Text, "memory used", number(g.MemoryUsedMiB, "%.0f MiB").Text,
+		"memory", number(g.MemoryTotalMiB, "%.0f MiB").Text, "power", number(g.PowerWatts, "%.1f W").Text, "temperature", number(g.TemperatureC, "%.0f °C").Text)...)
+	return append(out, "", "  all fields: gpupilot top --agent HOST:PORT, of the agent of this node")
 }
 
 // deviceDetail has all fields of an agent, with their units.
 func (m *Model) deviceDetail(d *Device) []string {
-	out := []string{fact("PCI", d.PCIBusID)}
+	out := m.facts("PCI", d.PCIBusID)
 	if d.Error != "" {
 		out = append(out, m.wrapped(termtext.Clean(d.Error), "  ", Bad)...)
 	}
 	for _, x := range d.XIDs {
-		out = append(out, fact(fmt.Sprintf("XID %d", x.Code), fmt.Sprintf("%d times, last at %s", x.Count, x.Last.Local().Format(time.TimeOnly))))
+		out = append(out, m.facts(fmt.Sprintf("XID %d", x.Code), fmt.Sprintf("%d times, last at %s", x.Count, x.Last.Local().Format(time.TimeOnly)))...)
 	}
 	for _, p := range d.processes() {
-		out = append(out, fact(fmt.Sprintf("process %d", p.PID), p.Name+" "+p.Type+" "+p.Namespace+"/"+p.Pod))
+		out = append(out, m.facts(fmt.Sprintf("process %d", p.PID), p.Name+" "+p.Type+" "+p.Namespace+"/"+p.Pod)...)
 	}
 	out = append(out, "", m.headline("FIELDS"))
 	for _, name := range slices.Sorted(maps.Keys(d.Values)) {
@@ -180,9 +219,7 @@ func (m *Model) deviceDetail(d *Device) []string {
 }
 
 func (m *Model) workloadDetail(w *view.Workload) []string {
-	out := []string{
-		m.headline(workloadID(w)), fact("scales", w.Kind+" "+w.Target+" from "+fmt.Sprint(w.Min)+" to "+fmt.Sprint(w.Max)+", "+w.Actuation),
-	}
+	out := append([]string{m.headline(workloadID(w))}, m.facts("scales", w.Kind+" "+w.Target+" from "+fmt.Sprint(w.Min)+" to "+fmt.Sprint(w.Max)+", "+w.Actuation)...)
 	for _, p := range []string{w.Problem, w.Waiting} {
 		if p != "" {
 			out = append(out, m.wrapped(termtext.Clean(p), "  ", Bad)...)
@@ -199,7 +236,7 @@ func (m *Model) workloadDetail(w *view.Workload) []string {
 		if value == "" {
 			value = unknown
 		}
-		out = append(out, fact(s.Name, fmt.Sprintf("%s, target %.4g%s", value, s.Target, unitOf(s.Unit))))
+		out = append(out, m.facts(s.Name, fmt.Sprintf("%s, target %.4g%s", value, s.Target, unitOf(s.Unit)))...)
 	}
 	for i := range w.Objectives {
 		o := &w.Objectives[i]
@@ -218,7 +255,7 @@ func (m *Model) workloadDetail(w *view.Workload) []string {
 
 func (m *Model) decisionDetail(d *view.Decision) []string {
 	out := []string{m.headline(fmt.Sprintf("DECIDED at %s: %d → %d, %s", d.Time.Local().Format(time.TimeOnly), d.Current, d.Replicas, termtext.Clean(string(d.Rule))))}
-	out = append(out, fact("replicas", fmt.Sprintf("%d serving, %d starting, %d without a node", d.Serving, d.Starting, d.Unschedulable)))
+	out = append(out, m.facts("replicas", fmt.Sprintf("%d serving, %d starting, %d without a node", d.Serving, d.Starting, d.Unschedulable))...)
 	for _, s := range d.Steps {
 		out = append(out, fmt.Sprintf("  %d → %d  %s", s.Before, s.After, termtext.Clean(string(s.Rule))))
 		out = append(out, m.wrapped(termtext.Clean(s.Sentence), "      ", Plain)...)

@@ -80,8 +80,10 @@ func fleet() view.View {
 		v.Targets = append(v.Targets, view.Target{Name: "agent/" + node.Name, Kind: "agent", Node: node.Name, URL: "http://10.0.0.1:9400/metrics", Up: n != 2, Error: map[bool]string{true: "dial tcp 10.0.0.1:9400: i/o timeout"}[n == 2]})
 	}
 	for i := range 3 {
-		v.Nodes[1].GPUs[i].Utilization, v.Nodes[1].GPUs[i].Owners[0].Pod = ptr(0), "notebook-ann"
+		g := &v.Nodes[1].GPUs[i]
+		g.Utilization, g.Owners[0].Pod, g.IdleSince = ptr(0), "notebook-ann", noon.Add(-72*time.Minute-time.Duration(i)*time.Hour)
 	}
+	v.Nodes[0].GPUs[0].IdleSince, v.Nodes[0].GPUs[0].IdleAtLeast = noon.Add(-20*time.Minute), true
 	v.Nodes[0].GPUs[5].TemperatureC = ptr(88)
 	v.Nodes[2].GPUs[7].Age, v.Nodes[2].GPUs[7].Utilization = time.Minute, ptr(10)
 	decision := func(ago time.Duration, from, to int32, rule scale.Rule, sentence string) view.Decision {

@@ -23,6 +23,17 @@ const (
 // bodyLines is the number of lines between head and foot, without the columns' heads.
 func (m *Model) bodyLines() int { return max(1, m.height-headLines-footLines-1) }
 
+// legendFrom is the height from which a list has its legend.
+const legendFrom = 16
+
+// listLines is the number of lines for the rows of a list.
+func (m *Model) listLines() int {
+	if m.table.Legend != "" && m.height >= legendFrom {
+		return m.bodyLines() - 1
+	}
+	return m.bodyLines()
+}
+
 // View implements tea.Model.
 func (m *Model) View() tea.View {
 	v := tea.NewView(strings.Join(m.Frame(), "\n"))
@@ -274,7 +285,7 @@ func (m *Model) rows() []string {
 	if len(m.table.Rows) == 0 {
 		lines = append(lines, m.setup.Theme.paint("  "+m.nothing(), Faint))
 	}
-	n := m.bodyLines()
+	n := m.listLines()
 	at := m.current()
 	m.first = min(max(m.first, at-n+1), max(0, at))
 	m.first = max(0, min(m.first, len(m.table.Rows)-n))
@@ -283,6 +294,12 @@ func (m *Model) rows() []string {
 	}
 	if m.setup.View == Pools {
 		lines = append(lines, m.digest(n-len(lines)+1)...)
+	}
+	if n < m.bodyLines() {
+		for len(lines) <= n {
+			lines = append(lines, "")
+		}
+		lines = append(lines, m.setup.Theme.paint(termtext.Truncate(m.table.Legend, m.width), Faint))
 	}
 	return lines
 }

@@ -109,9 +109,9 @@ func (m *Model) listKey(key string) tea.Cmd {
 	case "up", "k":
 		return m.move(-1)
 	case "pgdown", "ctrl+f":
-		return m.move(m.bodyLines())
+		return m.move(m.listLines())
 	case "pgup", "ctrl+b":
-		return m.move(-m.bodyLines())
+		return m.move(-m.listLines())
 	case "home", "g":
 		return m.move(-len(m.table.Rows))
 	case "end", "G":

@@ -38,6 +38,8 @@ type holderJSON struct {
 	IdleHeld           float64  `json:"idleHeldGPUs"`
 	UtilizationPercent *float64 `json:"utilizationPercent,omitempty"`
 	HeldSeconds        *float64 `json:"heldSeconds,omitempty"`
+	IdleSeconds        *float64 `json:"idleSeconds,omitempty"`  // for how long all of its idle-held GPUs have been idle-held
+	IdleAtLeast        bool     `json:"idleAtLeast,omitempty"`  // it may be longer
 	USDPerHour         *float64 `json:"usdPerHour,omitempty"`   // of the idle-held GPUs
 	Unpriced           int      `json:"unpricedGPUs,omitempty"` // idle-held GPUs without a price, which it lacks
 	Nodes              []string `json:"nodes"`
@@ -224,6 +226,9 @@ func (f *Fleet) holdersJSON(look *Look, at map[string]int) []holderJSON {
 		x := holderJSON{Namespace: h.namespace, Pod: h.pod, GPUs: h.gpus, IdleHeld: h.idle, UtilizationPercent: h.totals.use.mean(), Nodes: h.nodes}
 		if held, ok := h.held(look.Now).Value.(float64); ok {
 			x.HeldSeconds = &held
+		}
+		if idle, ok := h.idleSeen().Value.(float64); ok {
+			x.IdleSeconds, x.IdleAtLeast = &idle, h.idleAtLeast
 		}
 		if h.cost.known > 0 {
 			x.USDPerHour, x.Unpriced = &h.cost.total, h.cost.unknown

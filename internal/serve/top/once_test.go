@@ -91,7 +91,10 @@ func TestPrint(t *testing.T) {
 		}
 	}
 	g(Waste, Printing{Format: "table", Headers: true}, "HOLDER", "llm/notebook-ann", "6.00")
-	g(Waste, Printing{Format: "json"}, `"idleHeldGPUs": 3`, `"usdPerHour": 6`)
+	g(Waste, Printing{Format: "json"}, `"idleHeldGPUs": 3`, `"usdPerHour": 6`, `"idleSeconds": 4320`, `"idleAtLeast": true`)
+	g(Waste, Printing{Format: "csv"}, "idle_seconds_seen", "llm/notebook-ann,3,3,4320,")
+	g(GPUs, Printing{Format: "csv"}, "idle_seconds_seen,pods", ",4320,llm/notebook-ann", ",1200,llm/chat")
+	g(GPUs, Printing{Format: "json"}, `"idleSince": "2026-11-24T10:48:00Z"`, `"idleAtLeast": true`)
 	g(Pods, Printing{Format: "name"}, "llm/notebook-ann\n")
 	g(Decisions, Printing{Format: "table"}, "2 → 4", "vllm requests: 10.1 requests/s")
 	g(Nodes, Printing{Format: "wide", Headers: true}, "MODEL", "NVIDIA-H100")

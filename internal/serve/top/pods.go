@@ -19,8 +19,9 @@ type holder struct {
 	idle           float64
 	cost           sum // USD an hour of the idle-held ones
 	totals         totals
-	since          time.Time // the oldest
-	idleFor        time.Duration
+	since          time.Time     // the oldest
+	idleFor        time.Duration // as idleFor of each of its idle-held GPUs, the shortest
+	idleAtLeast    bool
 	nodes          []string
 }
 
@@ -57,6 +58,9 @@ func (h *holder) add(g *GPU, look *Look) {
 	h.gpus += share
 	h.totals.add(g)
 	if g.State == view.Idle {
+		if d, atLeast := g.idleFor(look); h.idle == 0 || d < h.idleFor {
+			h.idleFor, h.idleAtLeast = d, atLeast
+		}
 		h.idle += share
 		usd := look.usd(g)
 		if usd != nil {
@@ -64,9 +68,6 @@ func (h *holder) add(g *GPU, look *Look) {
 			usd = &part
 		}
 		h.cost.add(usd)
-		if d := look.Trends.IdleFor(g.UUID, look.Now); h.idleFor == 0 || d < h.idleFor {
-			h.idleFor = d
-		}
 	}
 	if s := g.HeldSince; !s.IsZero() && (h.since.IsZero() || s.Before(h.since)) {
 		h.since = s
@@ -91,13 +92,29 @@ func (h *holder) held(now time.Time) Cell {
 	return Cell{Text: short(d), Value: d.Seconds()}
 }
 
-// idleSeen is for how long all idle-held GPUs of a pod have been seen idle-held.
-func (h *holder) idleSeen() Cell {
-	if h.idle == 0 || h.idleFor < time.Second {
+// idleFor is for how long a GPU has been idle-held: as the controller knows it, else as long as this program has seen it.
+// It may be longer if atLeast is set. 0: it is not idle-held, or that is not known.
+func (g *GPU) idleFor(look *Look) (d time.Duration, atLeast bool) {
+	if g.State != view.Idle || g.IdleSince.IsZero() {
+		return look.Trends.IdleFor(g.UUID, look.Now), true
+	}
+	return max(0, look.Now.Sub(g.IdleSince)), g.IdleAtLeast
+}
+
+// idleCell is for how long GPUs have been idle-held.
+func idleCell(d time.Duration, atLeast bool) Cell {
+	if d < time.Second {
 		return Cell{}
 	}
-	return Cell{Text: "≥" + short(h.idleFor), Value: h.idleFor.Seconds()}
+	c := Cell{Text: short(d), Value: d.Seconds()}
+	if atLeast {
+		c.Text = "≥" + c.Text
+	}
+	return c
 }
+
+// idleSeen is for how long all idle-held GPUs of a pod have been idle-held.
+func (h *holder) idleSeen() Cell { return idleCell(h.idleFor, h.idleAtLeast) }
 
 func amount(n float64) Cell { return Cell{Text: fmt.Sprintf("%.3g", n), Value: n} }
 
@@ -140,7 +157,7 @@ func (f *Fleet) waste(look *Look) Table {
 		{Key: "power_watts", Head: "W", Right: true, Least: 4},
 		{Key: "usd_per_hour", Head: "USD/H", Right: true},
 		{Key: "nodes", Head: "NODES", Wide: true, Names: true},
-	}}
+	}, Legend: "IDLE FOR: since the last use of these GPUs; ≥: it may be longer"}
 	if f.Holders != nil {
 		return f.mostWaste(t, look)
 	}
@@ -165,7 +182,10 @@ func (f *Fleet) mostWaste(t Table, look *Look) Table {
 	all, own := look.Prices.All()
 	for i := range f.Holders.Holders {
 		x := &f.Holders.Holders[i]
-		h := holder{namespace: x.Namespace, pod: x.Pod, idle: x.GPUs, since: x.HeldSince, nodes: []string{x.Node}}
+		h := holder{namespace: x.Namespace, pod: x.Pod, idle: x.GPUs, since: x.HeldSince, idleAtLeast: x.IdleAtLeast, nodes: []string{x.Node}}
+		if !x.IdleSince.IsZero() {
+			h.idleFor = max(0, look.Now.Sub(x.IdleSince))
+		}
 		switch {
 		case own:
 			h.cost = sum{total: all * x.GPUs, known: 1}
@@ -173,7 +193,7 @@ func (f *Fleet) mostWaste(t Table, look *Look) Table {
 			h.cost = sum{total: *x.Cost, known: 1, unknown: int(math.Ceil(x.Unpriced))}
 		}
 		r := h.row()
-		r.Cells = []Cell{text(r.ID), amount(h.idle).styled(Warn), {}, {}, h.held(look.Now), {}, {}, h.cost.cell("%.2f", 1), text(x.Node)}
+		r.Cells = []Cell{text(r.ID), amount(h.idle).styled(Warn), {}, h.idleSeen(), h.held(look.Now), {}, {}, h.cost.cell("%.2f", 1), text(x.Node)}
 		t.Rows = append(t.Rows, r)
 	}
 	return t

@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -30,7 +34,8 @@ func asked(nodes int) view.View {
 	n := &v.Nodes[nodes/2]
 	n.GPUs[3].TemperatureC = ptr(91)
 	n.Fault = "GPULost: GPU 5"
-	n.GPUs[4].Utilization, n.GPUs[4].Owners[0].Pod = ptr(0), "notebook-ann"
+	n.GPUs[4].Utilization, n.GPUs[4].Owners[0].Pod, n.GPUs[4].IdleSince = ptr(0), "notebook-ann", noon.Add(-3*time.Hour)
+	n.GPUs[4].IdleAtLeast = true
 	if nodes > 3 { // many pods hold one, and the last node's by name holds three
 		for i := 1; i < nodes-1; i++ {
 			if g := &v.Nodes[i].GPUs[4]; i != nodes/2 {
@@ -39,7 +44,7 @@ func asked(nodes int) view.View {
 		}
 		for j := range 3 {
 			g := &v.Nodes[nodes-1].GPUs[j]
-			g.Utilization, g.Owners[0] = ptr(0), n.GPUs[4].Owners[0]
+			g.Utilization, g.Owners[0], g.IdleSince = ptr(0), n.GPUs[4].Owners[0], noon.Add(-time.Duration(4+j)*time.Hour)
 		}
 	}
 	return v
@@ -75,6 +80,9 @@ func TestFiveQuestions(t *testing.T) {
 			idle, most, cost = nodes-2+3, "4", "8.00"
 		}
 		f("who idles", []string{"6"}, fmt.Sprintf("%s/notebook-ann  %11s", namespace, most), cost)
+		f("since when", []string{"6"}, "IDLE FOR", "≥3h00m", "IDLE FOR: since the last use of these GPUs; ≥: it may be longer")
+		f("since when, at a glance", nil, "notebook-ann  holds "+most+" idle", ", for ≥3h00m, ")
+		f("why that many replicas, in the list", []string{"4"}, "3+1/4/12", "REPLICAS: serving + starting / desired / maximum")
 		f("who idles, at a glance", nil, fmt.Sprintf("%s idle-held", grouped(idle)), fmt.Sprintf("IDLE-HELD\n  %s/notebook-ann  holds %s idle", namespace, most))
 		f("why that many replicas", []string{"4", "down", "enter"}, "llm/chat", "Tolerance", "vllm requests: 12.1 is within 10 % of the target 12.5: no change")
 		f("what a deletion does", []string{"4", "down", "enter"}, "when it is deleted, the replicas stay (onDelete: Keep)")
@@ -100,5 +108,62 @@ func TestSortOfAPart(t *testing.T) {
 	m.offset = 200
 	if m.sortBy("-power_watts"); m.offset != 0 || !strings.Contains(m.note, "not all of them") {
 		t.Errorf("offset %d, note %q", m.offset, m.note)
+	}
+}
+
+// Nothing of a detail is cut, on a small screen too: what is too long goes on below, between words.
+func TestDetailsAreWhole(t *testing.T) {
+	reason := "vllm requests: 10.1 requests/s ÷ 2.6 per replica = 4 replicas (22.1 in flight per replica, learned target 12.5), which is held for 5m0s after the last scale-up, until 12:03:00 at the latest"
+	v := fleet()
+	w := &v.Workloads[0]
+	w.Decision.Steps[0].Sentence, w.Problem = reason, reason
+	w.Signals[0].Name = "formula: max(queue_depth, kv_cache_usage) of the prefill pods"
+	w.Target = "a-workload-whose-name-is-longer-than-most-names-in-this-cluster-are"
+	v.Nodes[0].GPUs[1].Owners = nil
+	for i := range 4 {
+		v.Nodes[0].GPUs[1].Owners = append(v.Nodes[0].GPUs[1].Owners, view.Owner{Namespace: "research", Pod: fmt.Sprintf("a-notebook-with-a-long-name-%d", i)})
+	}
+	for _, width := range []int{80, 120} {
+		m := screen(t, read(t, v, &Request{}), width, 24, nil)
+		f := func(keys []string, want ...string) {
+			t.Helper()
+			press(m, keys...)
+			m.Update(tea.WindowSizeMsg{Width: width, Height: 100})
+			var lines []string
+			for _, l := range m.Frame()[headLines:99] {
+				lines = append(lines, strings.TrimSpace(ansi.Strip(l)))
+			}
+			text := strings.TrimSpace(strings.Join(lines, " "))
+			for _, x := range want {
+				if !strings.Contains(strings.ReplaceAll(text, " ", ""), strings.ReplaceAll(x, " ", "")) { // a name ends a line behind a hyphen
+					t.Errorf("%d cells, %q: lacks %q:\n%s", width, keys, x, shown(m))
+				}
+			}
+			if strings.Contains(text, "…") {
+				t.Errorf("%d cells, %q: something is cut:\n%s", width, keys, shown(m))
+			}
+			m.Update(tea.WindowSizeMsg{Width: width, Height: 24})
+			press(m, "pgdown", "pgdown")
+			if last := text[strings.LastIndexByte(text, ' ')+1:]; !strings.Contains(shown(m), last) {
+				t.Errorf("%d cells, %q: the end %q cannot be reached:\n%s", width, keys, last, shown(m))
+			}
+			press(m, "esc")
+		}
+		f([]string{"4", "down", "enter"}, "llm/chat", reason, w.Signals[0].Name+" 12.1, target 12.5", w.Target)
+		f([]string{"2", "/", "highgpu-0", "enter", "enter"}, "research/a-notebook-with-a-long-name-3")
+	}
+}
+
+// A controller that does not tell since when a GPU is idle, and an agent, leave what top has seen itself.
+func TestIdleAsSeen(t *testing.T) {
+	v := fleet()
+	for i := range v.Nodes {
+		for j := range v.Nodes[i].GPUs {
+			v.Nodes[i].GPUs[j].IdleSince, v.Nodes[i].GPUs[j].IdleAtLeast = time.Time{}, false
+		}
+	}
+	m := screen(t, read(t, v, &Request{}), 80, 24, nil)
+	if press(m, "6"); !strings.Contains(shown(m), "≥10s") {
+		t.Errorf("%s", shown(m))
 	}
 }

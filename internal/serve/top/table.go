@@ -20,6 +20,8 @@ type Table struct {
 	// Sort is the key of the column by which the view is sorted at first; with a minus
 	// from the highest.
 	Sort string
+	// Legend explains a column, below the rows of a live view.
+	Legend string
 
 	sorted int // the column by which it was sorted, and one more; 0: none
 }

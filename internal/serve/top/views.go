@@ -235,7 +235,7 @@ func (f *Fleet) nodes(look *Look) Table {
 		{Key: "power_watts", Head: "W", Right: true, Least: 5, Rank: 2},
 		{Key: "temperature_celsius", Head: "°C", Right: true, Least: 3, Rank: 1},
 		{Key: "problem", Head: "PROBLEM", Rest: true, Least: 12},
-	}}
+	}, Legend: "GPUS: a character for each, ▁ to █ by use, · free, ? stale, x lost"}
 	per := f.byNode()
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
@@ -289,7 +289,7 @@ func (f *Fleet) gpus(look *Look) Table {
 			Column{Key: "tensor_active_percent", Head: "TENSOR", Wide: true, Right: true}, Column{Key: "dram_active_percent", Head: "DRAM", Wide: true, Right: true},
 			Column{Key: "clocks_held_by", Head: "THROTTLE", Wide: true}, Column{Key: "xids", Head: "XID", Wide: true})
 	}
-	t.Columns = append(t.Columns, Column{Key: "pods", Head: "POD", Names: true, Rest: true, Least: 12})
+	t.Columns = append(t.Columns, Column{Key: "idle_seconds_seen", Head: "IDLE FOR", Wide: true, Right: true}, Column{Key: "pods", Head: "POD", Names: true, Rest: true, Least: 12})
 	if look.Trends == nil {
 		t.Columns[t.column("trend")].Wide = true
 	}
@@ -318,7 +318,7 @@ func (f *Fleet) gpuRow(g *GPU, look *Look) Row {
 	if f.Agent {
 		row.Cells = append(row.Cells, g.Device.extra()...)
 	}
-	row.Cells = append(row.Cells, text(g.holders()))
+	row.Cells = append(row.Cells, idleCell(g.idleFor(look)), text(g.holders()))
 	if g.State == view.Stale {
 		for i := range row.Cells {
 			row.Cells[i].Style = Faint

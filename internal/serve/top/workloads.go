@@ -109,7 +109,7 @@ func (f *Fleet) workloads(look *Look) Table {
 		{Key: "held_by", Head: "HELD BY", Rest: true, Least: 10, Wide: true, Rank: 1},
 		{Key: "signal", Head: "SIGNAL ÷ TARGET", Rest: true, Least: 20},
 		{Key: "problem", Head: "PROBLEM", Wide: true, Rest: true},
-	}}
+	}, Legend: "REPLICAS: serving + starting / desired / maximum"}
 	if look.Trends == nil {
 		t.Columns[t.column("trend")].Wide = true
 	}

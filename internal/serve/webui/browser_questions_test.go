@@ -47,6 +47,7 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		three, hot := 3, "91 °C on "+n.Name+", GPU 3"
 		n.GPUs[3].Index = &three
 		n.GPUs[4].Utilization, n.GPUs[4].Owners[0].Pod, n.GPUs[4].HeldSince = percent(0), "notebook-ann", time.Now().Add(-3*time.Hour)
+		n.GPUs[4].IdleSince, n.GPUs[4].IdleAtLeast = time.Now().Add(-150*time.Minute), true
 		v.Workloads[0].Problem = "SignalsReadable is False: no sample of pod chat-1"
 		p := New(explained{fixed{v}}, nil)
 		p.Prices, _ = price.Parse("2")
@@ -84,6 +85,11 @@ func TestBrowserFiveQuestions(t *testing.T) {
 
 		// Who idles.
 		b.wants(fmt.Sprintf(`document.querySelector("#holders tr").innerText.replace(/\s+/g, " ").startsWith("%s/notebook-ann 1 $2.00 ")`, n.GPUs[4].Owners[0].Namespace))
+
+		b.wants(`((cells) => /^at least .*:.* \(3 h\)$/.test(cells[3].innerText) && /:.* \(3 h\)$/.test(cells[4].innerText))(document.querySelector("#holders tr").children)`)
+		if nodes == 3 {
+			b.wants(`[...document.querySelectorAll("#fleet .gpu.idle")].some((e) => /, idle-held, .*, held since .*, idle since at least .* \(3 h\),/.test(e.getAttribute("aria-label")))`)
+		}
 
 		// The hottest GPU, and what is known about it.
 		if nodes == 3 { // its cell has a mark that needs no colour, and words

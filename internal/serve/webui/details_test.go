@@ -99,9 +99,30 @@ func TestScopeOfDetails(t *testing.T) {
 // A GPU that several idle pods share counts as one.
 func TestHolders(t *testing.T) {
 	v := fleet()
+	read := func() (p HolderPage) {
+		t.Helper()
+		if err := json.Unmarshal(ask(New(fixed{v}, nil).Handler(), "/api/v1/holders").Body.Bytes(), &p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
 	v.Nodes[0].GPUs[1].Utilization, v.Nodes[1].GPUs[0].Utilization = percent(0), percent(0)
-	var p HolderPage
-	if err := json.Unmarshal(ask(New(fixed{v}, nil).Handler(), "/api/v1/holders").Body.Bytes(), &p); err != nil || p.Total != 3 || p.GPUs != 2 || len(p.Holders) != 3 || p.Holders[0].Pod != "pb2" || p.Holders[1].GPUs != 0.5 {
-		t.Errorf("%+v %v", p, err)
+	if p := read(); p.Total != 3 || p.GPUs != 2 || len(p.Holders) != 3 || p.Holders[0].Pod != "pb2" || p.Holders[1].GPUs != 0.5 {
+		t.Errorf("%+v", p)
+	}
+
+	// All GPUs of a pod are idle since the last one of them is.
+	for i, hours := range []int{3, 1, 2} {
+		g := v.Nodes[0].GPUs[1]
+		g.UUID, g.Owners = fmt.Sprint("GPU-", i), []view.Owner{{Namespace: "c", Pod: "pc"}}
+		g.IdleSince, g.IdleAtLeast = v.Time.Add(-time.Duration(hours)*time.Hour), hours == 1
+		v.Nodes[0].GPUs = append(v.Nodes[0].GPUs, g)
+	}
+	if h := read().Holders[0]; h.Pod != "pc" || !h.IdleSince.Equal(v.Time.Add(-time.Hour)) || !h.IdleAtLeast {
+		t.Errorf("%+v", h)
+	}
+	v.Nodes[0].GPUs[len(v.Nodes[0].GPUs)-2].IdleSince = time.Time{} // unknown of one of them
+	if h := read().Holders[0]; h.Pod != "pc" || !h.IdleSince.IsZero() || h.IdleAtLeast {
+		t.Errorf("%+v", h)
 	}
 }

@@ -34,8 +34,11 @@ type Holder struct {
 	Node      string    `json:"node"`
 	GPUs      float64   `json:"gpus"` // idle-held; of a GPU that several pods hold, each has its share
 	HeldSince time.Time `json:"heldSince,omitzero"`
-	Cost      *float64  `json:"usdPerHour,omitempty"`   // as in HolderPage
-	Unpriced  float64   `json:"unpricedGPUs,omitempty"` // as in HolderPage
+	// IdleSince is since when all of these GPUs are idle-held, as of view.GPU; zero: it is not known of all of them.
+	IdleSince   time.Time `json:"idleSince,omitzero"`
+	IdleAtLeast bool      `json:"idleAtLeast,omitempty"`  // they may have been idle for longer
+	Cost        *float64  `json:"usdPerHour,omitempty"`   // as in HolderPage
+	Unpriced    float64   `json:"unpricedGPUs,omitempty"` // as in HolderPage
 }
 
 // charge adds a share of a GPU to a cost; nil: no GPU so far has a price.
@@ -79,7 +82,7 @@ func (x *scoped) holders(priced bool, own *price.Table) HolderPage {
 				key := view.Owner{Namespace: o.Namespace, Pod: o.Pod}
 				h := byPod[key]
 				if h == nil {
-					h = &Holder{Namespace: o.Namespace, Pod: o.Pod, Node: n.Name, HeldSince: g.HeldSince}
+					h = &Holder{Namespace: o.Namespace, Pod: o.Pod, Node: n.Name, HeldSince: g.HeldSince, IdleSince: g.IdleSince, IdleAtLeast: g.IdleAtLeast}
 					byPod[key] = h
 				}
 				share := 1 / float64(len(g.Owners))
@@ -91,6 +94,12 @@ func (x *scoped) holders(priced bool, own *price.Table) HolderPage {
 				if g.HeldSince.Before(h.HeldSince) {
 					h.HeldSince = g.HeldSince
 				}
+				if unknown := g.IdleSince.IsZero() || h.IdleSince.IsZero(); unknown || g.IdleSince.After(h.IdleSince) {
+					h.IdleSince, h.IdleAtLeast = g.IdleSince, g.IdleAtLeast
+					if unknown {
+						h.IdleSince, h.IdleAtLeast = time.Time{}, false
+					}
+				}
 			}
 		}
 	}
@@ -101,7 +110,7 @@ func (x *scoped) holders(priced bool, own *price.Table) HolderPage {
 		all = append(all, *h)
 	}
 	slices.SortFunc(all, func(a, b Holder) int {
-		return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), a.HeldSince.Compare(b.HeldSince), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
+		return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), a.IdleSince.Compare(b.IdleSince), a.HeldSince.Compare(b.HeldSince), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
 	})
 	p.Holders, _ = view.Fit(all, pageHolders, bytesPage)
 	return p

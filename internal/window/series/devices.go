@@ -15,11 +15,12 @@ import (
 type DeviceView struct {
 	Target string
 	Labels TargetLabels
-	Device string        // as in Key
-	Index  int           // as in DeviceWindow
-	Slices int           // as in DeviceWindow
-	Owners []gpu.Owner   // read-only; empty: no owner
-	Since  time.Time     // when these became the owners; zero: unknown
+	Device string      // as in Key
+	Index  int         // as in DeviceWindow
+	Slices int         // as in DeviceWindow
+	Owners []gpu.Owner // read-only; empty: no owner
+	Since  time.Time   // when these became the owners; zero: unknown
+	Idle   gpu.IdleRun
 	Values []FieldSample // the newest values of the requested fields
 }
 
@@ -55,7 +56,7 @@ func (t *Target) views(out []DeviceView, l TargetLabels, fields []gpu.FieldID, n
 	notBefore = min(notBefore, now-t.keep.Load())
 	for _, uuid := range slices.Sorted(maps.Keys(t.devices)) {
 		d := t.devices[uuid]
-		v := DeviceView{Target: t.name, Labels: l, Device: uuid, Index: d.place[0] - 1, Slices: d.place[1], Owners: d.owners, Values: make([]FieldSample, 0, len(fields))}
+		v := DeviceView{Target: t.name, Labels: l, Device: uuid, Index: d.place[0] - 1, Slices: d.place[1], Owners: d.owners, Idle: d.idle, Values: make([]FieldSample, 0, len(fields))}
 		if d.since != 0 {
 			v.Since = time.Unix(0, d.since)
 		}

@@ -17,7 +17,7 @@ const (
 	shareBytes   = int64(unsafe.Sizeof(deviceShare{}))
 	spanSize     = int64(unsafe.Sizeof(span{}))
 	ownerSize    = int64(unsafe.Sizeof(gpu.Owner{}))
-	deviceBytes  = int64(unsafe.Sizeof(device{}))
+	deviceBytes  = int64(unsafe.Sizeof(device{})) + 2*8 // with its place in the list of measured ones
 	deviceEntry  = 2 * (16 + 8)
 	idEntry      = 2 * (16 + 4)
 	holdingBytes = int64(unsafe.Sizeof(holding{})) + indexBytes
@@ -125,16 +125,14 @@ func (t *Target) costOf(changes []ownerChange) ledger.Cost {
 	for i := range changes {
 		c := &changes[i]
 		n += ownerBytes(c.owners) - min(ownerBytes(c.device.owners), ownerBytes(c.owners))
-		eachPod(c.device.owners, c.owners, func(k podKey, before, after bool) {
+		gpu.EachPod(c.device.owners, c.owners, func(namespace, pod string, before, after bool) {
 			t.steps++
 			if before || !after {
 				return
 			}
-			h := t.pods[k]
-			switch {
-			case h == nil:
-				n += holdingBytes + holdingEntry + TextBytes(len(k.pod)) + 2*spanSize
-			default:
+			if t.pods[podKey{namespace, pod}] == nil {
+				n += holdingBytes + holdingEntry + TextBytes(len(pod)) + 2*spanSize
+			} else {
 				n += 3 * spanSize
 			}
 		})

@@ -185,14 +185,10 @@ func validOwners(list []gpu.Owner) []gpu.Owner {
 	if slices.ContainsFunc(list, func(o gpu.Owner) bool { return !isOwner(&o) }) {
 		list = slices.DeleteFunc(slices.Clone(list), func(o gpu.Owner) bool { return !isOwner(&o) })
 	}
-	if !slices.IsSortedFunc(list, comparePods) {
-		list = slices.SortedStableFunc(slices.Values(list), comparePods)
+	if !slices.IsSortedFunc(list, gpu.ComparePods) {
+		list = slices.SortedStableFunc(slices.Values(list), gpu.ComparePods)
 	}
 	return list
-}
-
-func comparePods(a, b gpu.Owner) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
 }
 
 func compareToPod(o gpu.Owner, k podKey) int {
@@ -205,38 +201,13 @@ func keepCommon(changes []ownerChange) {
 	for i := range changes {
 		c := &changes[i]
 		var kept []gpu.Owner
-		eachPod(c.device.owners, c.owners, func(k podKey, before, after bool) {
+		gpu.EachPod(c.device.owners, c.owners, func(namespace, pod string, before, after bool) {
 			if before && after {
-				kept = append(kept, gpu.Owner{Namespace: k.namespace, Pod: k.pod})
+				kept = append(kept, gpu.Owner{Namespace: namespace, Pod: pod})
 			}
 		})
 		c.owners = kept
 	}
-}
-
-// eachPod calls f for each pod in two sorted lists, and reports which of them have it.
-func eachPod(a, b []gpu.Owner, f func(k podKey, inA, inB bool)) {
-	for len(a) > 0 || len(b) > 0 {
-		var k podKey
-		switch {
-		case len(b) == 0 || len(a) > 0 && comparePods(a[0], b[0]) <= 0:
-			k = podKey{a[0].Namespace, a[0].Pod}
-		default:
-			k = podKey{b[0].Namespace, b[0].Pod}
-		}
-		x, y := containersOf(a, k), containersOf(b, k)
-		f(k, x > 0, y > 0)
-		a, b = a[x:], b[y:]
-	}
-}
-
-// containersOf returns how many owners at the start of the list are the pod's.
-func containersOf(list []gpu.Owner, k podKey) int {
-	n := 0
-	for n < len(list) && list[n].Namespace == k.namespace && list[n].Pod == k.pod {
-		n++
-	}
-	return n
 }
 
 // endTenures ends the tenures of pods that lost a device. It reads the tenures of
@@ -247,8 +218,9 @@ func (t *Target) endTenures(changes []ownerChange, stamp int64) {
 		c.device.changed, c.device.next = t.round, c.owners
 	}
 	for i := range changes {
-		eachPod(changes[i].device.owners, changes[i].owners, func(k podKey, before, after bool) {
+		gpu.EachPod(changes[i].device.owners, changes[i].owners, func(namespace, pod string, before, after bool) {
 			t.steps++
+			k := podKey{namespace, pod}
 			if h := t.pods[k]; before && !after && h != nil && h.round != t.round {
 				h.round = t.round
 				t.endTenuresOf(h, k, stamp)
@@ -274,11 +246,12 @@ func (t *Target) endTenuresOf(h *holding, k podKey, stamp int64) {
 func (t *Target) beginTenures(changes []ownerChange, stamp int64) {
 	for i := range changes {
 		d := changes[i].device
-		eachPod(d.owners, d.next, func(k podKey, before, after bool) {
+		gpu.EachPod(d.owners, d.next, func(namespace, pod string, before, after bool) {
 			t.steps++
 			if before || !after {
 				return
 			}
+			k := podKey{namespace, pod}
 			h := t.pods[k]
 			if h == nil {
 				h = &holding{}

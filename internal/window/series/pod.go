@@ -214,11 +214,7 @@ func step(prev map[*device]Sample, d *device, stamp int64, v float64) (float64, 
 	if !ok {
 		return 0, false
 	}
-	inc := v - p.Value
-	if inc < 0 {
-		inc = v
-	}
-	return inc / time.Unix(0, stamp).Sub(p.At).Seconds(), true
+	return perSecond(p, prev[d]), true
 }
 
 // PodMetric returns the newest value of a pod's own metric that is no older than

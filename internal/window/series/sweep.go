@@ -88,6 +88,7 @@ func (t *Target) forgetFreed(freed bool) {
 			delete(t.devices, uuid)
 		}
 	}
+	t.measured = slices.DeleteFunc(t.measured, func(d *device) bool { return d.util == 0 })
 	if t.devPeak > 64 && len(t.devices) < t.devPeak/4 {
 		t.devices, t.devPeak = rebuilt(t.devices), len(t.devices)
 	}
@@ -101,6 +102,9 @@ func (t *Target) forgetFreed(freed bool) {
 
 func (t *Target) dropFreed(d *device) {
 	d.fields = slices.DeleteFunc(d.fields, func(f deviceField) bool { return !t.series[f.id].live })
+	if d.util > 0 && !t.series[d.util-1].live {
+		d.util = 0
+	}
 	d.shares = slices.DeleteFunc(d.shares, func(s deviceShare) bool { return !t.series[s.id].live })
 }
 
@@ -185,7 +189,7 @@ func (t *Target) close() {
 	}
 	t.store.series.Add(-int64(t.live))
 	t.live, t.ring = 0, ring.Ring{}
-	t.series, t.free, t.ids, t.devices, t.pods = nil, nil, nil, nil, nil
+	t.series, t.free, t.ids, t.devices, t.measured, t.pods = nil, nil, nil, nil, nil, nil
 	t.exposed = exposures{}
 	t.store.changed.add(t)
 	t.release()

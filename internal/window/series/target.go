@@ -95,6 +95,7 @@ type Target struct {
 	free     []uint32           // ids of dead series
 	ids      map[string]uint32  // a pod's own metrics
 	devices  map[string]*device // by UUID
+	measured []*device          // with a series of their utilisation
 	pods     map[podKey]*holding
 
 	gen      uint32 // of the newest series
@@ -149,8 +150,10 @@ type device struct {
 	owners  []gpu.Owner // from SetOwners
 	next    []gpu.Owner // the new owners during an update
 	since   int64       // when these became the owners, ns; 0: never set
-	round   uint32      // the last update that listed the device
-	changed uint32      // the last update that changed the owners
+	idle    gpu.IdleRun
+	util    uint32 // the id of the series of its utilisation, plus 1; 0: none
+	round   uint32 // the last update that listed the device
+	changed uint32 // the last update that changed the owners
 }
 
 type deviceField struct {
@@ -291,6 +294,9 @@ func (t *Target) intern(k Key) uint32 {
 	} else {
 		d.fields = append(d.fields, deviceField{k.Field, id})
 	}
+	if k.Pod == "" && k.Field == gpu.GPUUtil {
+		d.util, t.measured = id+1, append(t.measured, d)
+	}
 	t.lists += d.listBytes()
 	return id
 }
@@ -412,7 +418,20 @@ func (t *Target) fillSlot(b *Batch, stamp int64) (unknown int) {
 	}
 	t.store.samples.Add(stored)
 	t.store.unknown.Add(uint64(unknown))
+	t.trackIdle(stamp)
 	return unknown
+}
+
+// trackIdle adds the utilisations of the newest slot to the idle runs of the devices.
+func (t *Target) trackIdle(stamp int64) {
+	gap := max(t.keep.Load(), int64(gpu.MaxAge(t.store.cfg.Interval)))
+	for _, d := range t.measured {
+		if s := &t.series[d.util-1]; s.last == stamp {
+			if v, ok := t.ring.At(s.column, t.ring.Slot(t.ring.Len()-1)); ok {
+				d.idle.Add(stamp, gap, v)
+			}
+		}
+	}
 }
 
 // widen makes the column of a series wider. If the memory limit has no room for that, the
@@ -443,9 +462,7 @@ func (t *Target) rewind(stamp int64) {
 		t.series[i].last = 0
 	}
 	for _, d := range t.devices {
-		if d.since > stamp {
-			d.since = stamp
-		}
+		d.since, d.idle = min(d.since, stamp), gpu.IdleRun{}
 	}
 	t.rewindExposures(stamp)
 	for _, h := range t.pods {

@@ -151,6 +151,10 @@ type GPU struct {
 	Owners         []Owner  `json:"owners,omitempty"`
 	// HeldSince is when these became the owners; zero: unknown.
 	HeldSince time.Time `json:"heldSince,omitzero"`
+	// IdleSince is since when it is idle-held without a gap in its values; zero: it is not idle-held, or that is unknown.
+	// IdleAtLeast means that it may have been idle for longer: nothing is known of the time before.
+	IdleSince   time.Time `json:"idleSince,omitzero"`
+	IdleAtLeast bool      `json:"idleAtLeast,omitempty"`
 	// USDPerHour is its price: of a MIG instance its share of the GPU's; nil: it has none.
 	USDPerHour *float64 `json:"usdPerHour,omitempty"`
 	// Share is the share of its GPU that a MIG instance is; 0: it is no instance, or it is not known.

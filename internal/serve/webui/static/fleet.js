@@ -22,10 +22,16 @@ const isHottest = (g, node, shown) => Boolean(shown.hottest) && !["old", "lost"]
 
 const ownersOf = (g) => (g.owners || []).map((o) => o.namespace + "/" + o.pod);
 
+// sinceText is a time with how long ago it was.
+const sinceText = (t, shown) => when(t, new Date(shown.now)) + " (" + age(Math.max(0, (shown.now - Date.parse(t)) / 1000)) + ")";
+
+// idleSince is since when a GPU, or all idle-held GPUs of a pod, are idle-held; empty: unknown.
+const idleSince = (x, shown) => (x.idleSince ? (x.idleAtLeast ? "at least " : "") + sinceText(x.idleSince, shown) : "");
+
 function aboutGPU(g, node, shown) {
   const [, state] = lookOf(g, shown);
   const name = g.index === undefined ? g.uuid : "GPU " + g.index + ", " + g.uuid + ",";
-  return [name + " on " + node, isHottest(g, node, shown) ? "the hottest GPU" : "", state, ownersOf(g).join("\n") || "no pod holds it", g.heldSince ? "held since " + when(g.heldSince, new Date(shown.now)) : "",
+  return [name + " on " + node, isHottest(g, node, shown) ? "the hottest GPU" : "", state, ownersOf(g).join("\n") || "no pod holds it", g.heldSince ? "held since " + when(g.heldSince, new Date(shown.now)) : "", state === "idle-held" && g.idleSince ? "idle since " + idleSince(g, shown) : "",
     ...(g.lost ? [] : ["utilisation " + percentText(g.utilization) + ", memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB", num(g.powerWatts) + " W, " + num(g.temperatureCelsius) + " °C"])].filter(Boolean).join("\n");
 }
 
@@ -388,14 +394,15 @@ function drawHours() {
 function drawHolders(shown) {
   $("holders-box").hidden = !holders || !holders.holders.length;
   if ($("holders-box").hidden) return;
-  const today = new Date(shown.now), rest = holders.total - holders.holders.length;
+  const rest = holders.total - holders.holders.length;
   setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + (holders.gpus === 1 ? " GPU, " : " GPUs, ") + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : "") + (holders.usdPerHour != null ? ", " + costText(holders.usdPerHour, holders.unpricedGPUs) + " an hour" : ""));
-  keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { class: "n usd", "data-label": "cost an hour" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" })), (tr, h) => {
-    const [pod, gpus, cost, since, node] = tr.children;
+  keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { class: "n usd", "data-label": "cost an hour" }), el("td", { "data-label": "idle since" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" })), (tr, h) => {
+    const [pod, gpus, cost, idle, since, node] = tr.children;
     setText(pod, h.namespace + "/" + h.pod);
     setText(gpus, num(h.gpus, h.gpus % 1 ? 2 : 0));
     setText(cost, costText(h.usdPerHour, h.unpricedGPUs));
-    setText(since, h.heldSince ? when(h.heldSince, today) + " (" + age(Math.max(0, (shown.now - Date.parse(h.heldSince)) / 1000)) + ")" : "–");
+    setText(idle, idleSince(h, shown) || "–");
+    setText(since, h.heldSince ? sinceText(h.heldSince, shown) : "–");
     setText(node, h.node);
   });
   showCosts("holders-box", holders.usdPerHour != null);

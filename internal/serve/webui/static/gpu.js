@@ -63,9 +63,9 @@ function drawGPU(v, shown) {
     box.keyed = null;
     box.replaceChildren(box.parts.head, box.parts.groups);
   }
-  const today = new Date(shown.now), held = g.heldSince ? ", held since " + when(g.heldSince, today) : "";
+  const today = new Date(shown.now), held = g.heldSince ? ", held since " + when(g.heldSince, today) : "", idle = g.idleSince ? ", idle since " + idleSince(g, shown) : "";
   setText($("h-gpu"), "GPU " + g.uuid);
-  const text = [(g.lost ? "lost" : gpu.state) + held, "node " + gpu.node].join(" · ");
+  const text = [(g.lost ? "lost" : gpu.state) + held + idle, "node " + gpu.node].join(" · ");
   const head = el("div", {}, el("p", { class: "state " + gpu.state }, text),
     el("ul", { class: "plain" }, ...(g.owners || []).map((o) => el("li", {}, "held by " + o.namespace + "/" + o.pod + (o.container ? ", container " + o.container : "")))),
     (g.owners || []).length ? "" : el("p", { class: "dim" }, "No pod holds it."),
