@@ -4,6 +4,7 @@ package series
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -89,21 +90,31 @@ func TestIdleRunsOfASlowExporter(t *testing.T) {
 	}
 }
 
-// The run of a value costs little beside the value.
-func BenchmarkAppendIdle(b *testing.B) {
-	s := New(Config{Span: time.Minute})
-	t := newTarget(b, s, "a")
-	var batch Batch
-	for d := range 8 {
-		for f := range gpu.FieldID(len(gpu.Fields())) {
-			if r, ok := t.Ref(Key{Device: fmt.Sprintf("GPU-%d", d), Field: gpu.Fields()[f].ID}); ok && f < 25 {
-				batch.Add(r, 0)
+// A second of 10,000 targets with 8 GPUs and 20 fields each, with the idle runs of the GPUs. B/GPU is the memory of the
+// devices themselves.
+func BenchmarkFleetAppend(b *testing.B) {
+	const targets, gpus, fields = 10_000, 8, 20
+	s := New(Config{Span: 16 * time.Second, MaxBytes: 4 << 30})
+	at := slices.IndexFunc(gpu.Fields(), func(f gpu.Field) bool { return f.ID == gpu.GPUUtil })
+	fleet, batches := make([]bench, targets), make([]Batch, targets)
+	for i := range fleet {
+		fleet[i] = newTarget(b, s, fmt.Sprint(i))
+		for d := range gpus {
+			for _, f := range gpu.Fields()[at-fields/2 : at+fields/2] {
+				r, ok := fleet[i].Ref(Key{Device: fmt.Sprintf("GPU-%d-%d", i, d), Field: f.ID})
+				if !ok {
+					b.Fatal("no room")
+				}
+				batches[i].Add(r, 0)
 			}
 		}
 	}
-	for i := 0; b.Loop(); i++ {
-		if _, err := t.Append(sec(float64(i)), &batch); err != nil {
-			b.Fatal(err)
+	for n := 0; b.Loop(); n++ {
+		for i := range fleet {
+			if _, err := fleet[i].Append(sec(float64(n)), &batches[i]); err != nil {
+				b.Fatal(err)
+			}
 		}
 	}
+	b.ReportMetric(float64(deviceBytes), "B/GPU")
 }
