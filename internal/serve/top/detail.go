@@ -232,9 +232,9 @@ func (m *Model) workloadDetail(w *view.Workload) []string {
 		out = append(out, m.wrapped("when it is deleted, "+termtext.Clean(w.Deletion), "  ", Plain)...)
 	}
 	for _, s := range w.Signals {
-		value := number(s.Value, "%.4g").Text
-		if value == "" {
-			value = unknown
+		value := unknown
+		if s.Value != nil {
+			value = number(s.Value, "%.4g").Text + unitOf(s.Unit)
 		}
 		out = append(out, m.facts(s.Name, fmt.Sprintf("%s, target %.4g%s", value, s.Target, unitOf(s.Unit)))...)
 	}
