@@ -23,12 +23,9 @@ const (
 // bodyLines is the number of lines between head and foot, without the columns' heads.
 func (m *Model) bodyLines() int { return max(1, m.height-headLines-footLines-1) }
 
-// legendFrom is the height from which a list has its legend.
-const legendFrom = 16
-
-// listLines is the number of lines for the rows of a list.
+// listLines is the number of lines for the rows of a list. A low screen has no legend.
 func (m *Model) listLines() int {
-	if m.table.Legend != "" && m.height >= legendFrom {
+	if m.table.Legend != "" && m.height >= 16 {
 		return m.bodyLines() - 1
 	}
 	return m.bodyLines()

@@ -11,6 +11,53 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
+// device is one device of a target.
+type device struct {
+	uuid    string
+	place   [2]int // the index of the GPU on its node, plus 1, and Slices of DeviceWindow; 0: unknown
+	fields  []deviceField
+	shares  []deviceShare
+	owners  []gpu.Owner // from SetOwners
+	next    []gpu.Owner // the new owners during an update
+	since   int64       // when these became the owners, ns; 0: never set
+	idle    gpu.IdleRun
+	util    uint32 // the id of the series of its utilisation, plus 1; 0: none
+	round   uint32 // the last update that listed the device
+	changed uint32 // the last update that changed the owners
+}
+
+type deviceField struct {
+	field gpu.FieldID
+	id    uint32
+}
+
+// deviceShare is a pod's measured share of a field.
+type deviceShare struct {
+	deviceField
+	pod string // as in Key
+}
+
+func (d *device) series(f gpu.FieldID) (uint32, bool) {
+	for _, x := range d.fields {
+		if x.field == f {
+			return x.id, true
+		}
+	}
+	return 0, false
+}
+
+// trackIdle adds the utilisations of the newest slot to the idle runs of the devices.
+func (t *Target) trackIdle(stamp int64) {
+	gap := max(t.keep.Load(), int64(gpu.MaxAge(t.store.cfg.Interval)))
+	for _, d := range t.measured {
+		if s := &t.series[d.util-1]; s.last == stamp {
+			if v, ok := t.ring.At(s.column, t.ring.Slot(t.ring.Len()-1)); ok {
+				d.idle.Add(stamp, gap, v)
+			}
+		}
+	}
+}
+
 // DeviceView is one device as the fleet's page shows it.
 type DeviceView struct {
 	Target string
