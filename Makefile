@@ -162,7 +162,7 @@ bin/lws: test/lws/go.mod test/lws/go.sum
 
 # The packages that take minutes start first, so that none of them is left for the end. A package has a control plane of
 # its own and takes a third of a core: it waits for timers.
-LONGEST := ./test/e2e ./test/e2e/lifecycle ./test/e2e/external ./test/e2e/starved ./test/e2e/sweep ./test/e2e/history ./test/monitoring ./test/e2e/ledger
+LONGEST := ./test/e2e ./test/e2e/lifecycle ./test/e2e/external ./test/e2e/doctor ./test/e2e/starved ./test/e2e/sweep ./test/e2e/history ./test/monitoring ./test/e2e/ledger
 
 e2e: kube all fakes bin/lws $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
 	$(call go_test,e2e,-count=1 -p 4 $(QUICK) -tags e2e -timeout 30m $(LONGEST) ./test/e2e/... ./test/realnode ./internal/promql/client ./internal/promql/queries)

@@ -63,6 +63,8 @@ type Config struct {
 	Nodes     int    // default 3
 	GPUs      int    // per node, default 8
 	Workloads []simnode.Workload
+	// Images has further programs of bin/ by the images of containers, for pods with simnode.ExecImage.
+	Images map[string]string
 
 	// HPASyncPeriod is the HorizontalPodAutoscaler's; 0: Kubernetes' 15 s.
 	HPASyncPeriod time.Duration
@@ -253,7 +255,7 @@ func (s *Stack) InstallKind(ctx context.Context, kind schema.GroupVersionKind) e
 	return s.Apply(ctx, fmt.Appendf(nil, `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: %[1]ss.%[3]s}
+metadata: {name: %[1]ss.%[3]s, annotations: {api-approved.kubernetes.io: "unapproved, for tests"}} # groups of k8s.io need it
 spec:
   group: %[3]s
   names: {kind: %[2]s, listKind: %[2]sList, plural: %[1]ss, singular: %[1]s}
@@ -314,9 +316,13 @@ func (s *Stack) startNodes(ctx context.Context) error {
 		}
 		argv = append(argv, s.cfg.AgentArgs...)
 	}
+	images := map[string]string{AgentImage: filepath.Join(s.cfg.Root, "bin", "gpupilot-agent")}
+	for image, program := range s.cfg.Images {
+		images[image] = filepath.Join(s.cfg.Root, "bin", program)
+	}
 	s.Nodes, err = simnode.Start(ctx, simnode.Config{
 		Client: clients, Dir: filepath.Join(s.dir, "n"), Nodes: s.cfg.Nodes, GPUs: s.cfg.GPUs,
-		Exec: map[string][]string{"agent": argv}, Images: map[string]string{AgentImage: filepath.Join(s.cfg.Root, "bin", "gpupilot-agent")},
+		Exec: map[string][]string{"agent": argv}, Images: images,
 		Workloads: s.cfg.Workloads, DeviceID: s.cfg.DeviceID, Log: s.cfg.Log,
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -168,13 +169,39 @@ type workload struct {
 type pod struct {
 	object
 	Spec struct {
-		NodeName   string `json:"nodeName"`
-		Containers []struct {
-			Image string   `json:"image"`
-			Args  []string `json:"args"`
-		} `json:"containers"`
+		NodeName   string      `json:"nodeName"`
+		Containers []container `json:"containers"`
 	} `json:"spec"`
 	Status corev1.PodStatus `json:"status"`
+}
+
+type container struct {
+	Image   string   `json:"image"`
+	Command []string `json:"command"`
+	Args    []string `json:"args"`
+	Env     []struct {
+		Name  string `json:"name"`
+		Value string `json:"value"`
+	} `json:"env"`
+}
+
+// flag returns the value of a flag of a program of ours: the last one on its command line, else that of the environment.
+func (c *container) flag(name string) (value string) {
+	variable := "GPUPILOT_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+	for _, v := range c.Env {
+		if v.Name == variable {
+			value = v.Value
+		}
+	}
+	line := slices.Concat(c.Command, c.Args)
+	for i, arg := range line {
+		if after, ok := strings.CutPrefix(arg, "--"+name); ok && strings.HasPrefix(after, "=") {
+			value = after[1:]
+		} else if ok && after == "" && i+1 < len(line) {
+			value = line[i+1]
+		}
+	}
+	return value
 }
 
 // ready reports whether a pod is ready.
@@ -241,11 +268,11 @@ type lease struct {
 	} `json:"spec"`
 }
 
-// right is a right that an installation needs.
+// right is the right to create a kind of object, which an installation needs.
 type right struct {
-	verb, group, resource string
-	allowed               bool
-	reason                string
+	group, resource, namespace string // without a namespace: in the whole cluster
+	allowed                    bool
+	reason                     string
 }
 
 // pageSize is the number of objects in an answer: all nodes of a large cluster are 100 MB.
@@ -379,32 +406,59 @@ func (w *Where) autoscalers(ctx context.Context, f *Facts, read func(func())) {
 	}
 }
 
+// created are the kinds of the chart's objects, as resources; those in a namespace, and those of the whole cluster.
+var created = map[bool][]right{
+	true: {
+		{resource: "serviceaccounts"},
+		{resource: "services"},
+		{group: "apps", resource: "deployments"},
+		{group: "policy", resource: "poddisruptionbudgets"},
+		{group: "rbac.authorization.k8s.io", resource: "roles"},
+		{group: "rbac.authorization.k8s.io", resource: "rolebindings"},
+	},
+	false: {
+		{resource: "namespaces"},
+		{group: "apiextensions.k8s.io", resource: "customresourcedefinitions"},
+		{group: "rbac.authorization.k8s.io", resource: "clusterroles"},
+		{group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},
+		{group: "apiregistration.k8s.io", resource: "apiservices"},
+		{group: "admissionregistration.k8s.io", resource: "validatingadmissionpolicies"},
+		{group: "admissionregistration.k8s.io", resource: "validatingadmissionpolicybindings"},
+		{group: v1alpha1.GroupVersion.Group, resource: "gpuexporters"},
+	},
+}
+
 // rights asks whether the user may create what the chart has.
 func (w *Where) rights(ctx context.Context, f *Facts) {
-	for _, r := range []right{
-		{verb: "create", resource: "namespaces"},
-		{verb: "create", group: "apps", resource: "deployments"},
-		{verb: "create", group: "apiextensions.k8s.io", resource: "customresourcedefinitions"},
-		{verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterroles"},
-		{verb: "create", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings"},
-		{verb: "create", group: "apiregistration.k8s.io", resource: "apiservices"},
-		{verb: "create", group: "admissionregistration.k8s.io", resource: "validatingadmissionpolicies"},
-	} {
-		review := map[string]any{
-			"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-			"spec": map[string]any{"resourceAttributes": map[string]any{"verb": r.verb, "group": r.group, "resource": r.resource}},
+	for namespaced, all := range created {
+		for _, r := range all {
+			if namespaced {
+				r.namespace = w.Namespace
+			}
+			if f.Rights.Err = w.ask(ctx, &r); f.Rights.Err != nil {
+				return
+			}
+			f.Rights.Items = append(f.Rights.Items, r)
 		}
-		var answer struct {
-			Status struct {
-				Allowed bool   `json:"allowed"`
-				Reason  string `json:"reason"`
-			} `json:"status"`
-		}
-		if err := w.API.Do(ctx, http.MethodPost, review, &answer, "apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"); err != nil {
-			f.Rights.Err = fmt.Errorf("cannot ask for your rights: %w", err)
-			return
-		}
-		r.allowed, r.reason = answer.Status.Allowed, answer.Status.Reason
-		f.Rights.Items = append(f.Rights.Items, r)
 	}
+}
+
+// ask asks whether the user may create a kind of object.
+func (w *Where) ask(ctx context.Context, r *right) error {
+	attributes := map[string]any{"verb": "create", "group": r.group, "resource": r.resource, "namespace": r.namespace}
+	review := map[string]any{
+		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+		"spec": map[string]any{"resourceAttributes": attributes},
+	}
+	var answer struct {
+		Status struct {
+			Allowed bool   `json:"allowed"`
+			Reason  string `json:"reason"`
+		} `json:"status"`
+	}
+	if err := w.API.Do(ctx, http.MethodPost, review, &answer, "apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"); err != nil {
+		return fmt.Errorf("cannot ask for your rights: %w", err)
+	}
+	r.allowed, r.reason = answer.Status.Allowed, answer.Status.Reason
+	return nil
 }

@@ -20,8 +20,12 @@ const (
 	agentName      = "gpupilot-agent"
 )
 
-// secondAgent is the reason of a problem of a GPUExporter: another one has an agent on the node.
-const secondAgent = "SecondAgent"
+// The reasons of problems of a GPUExporter that are those of another check.
+const (
+	secondAgent  = "SecondAgent"       // another GPUExporter has an agent on the node
+	deviceDown   = "DeviceDown"        // a GPU cannot be read
+	notAnswering = "AgentNotAnswering" // the controller does not reach the agent
+)
 
 var nodeChecks = []Check{
 	{
@@ -118,12 +122,12 @@ func (f *Facts) exporterProblems() map[string]bool {
 	return out
 }
 
-// problemsOf returns the problems of GPUExporters with a reason, or with any other one.
-func (f *Facts) problemsOf(reason string, others bool) (out []Finding, err error) {
+// problemsOf returns the problems of GPUExporters that are those of a check.
+func (f *Facts) problemsOf(is func(*v1alpha1.NodeProblem) bool) (out []Finding, err error) {
 	for i := range f.Exporters.Items {
 		e := &f.Exporters.Items[i]
-		for _, p := range e.Status.Problems {
-			if (p.Reason == reason) != others {
+		for j := range e.Status.Problems {
+			if p := &e.Status.Problems[j]; is(p) {
 				out = append(out, Finding{"Node " + p.Node, fmt.Sprintf("%s: %s (GPUExporter %s)", p.Reason, p.Message, e.Name)})
 			}
 		}
@@ -131,9 +135,49 @@ func (f *Facts) problemsOf(reason string, others bool) (out []Finding, err error
 	return out, f.Exporters.Err
 }
 
-func checkSecondAgent(f *Facts) ([]Finding, error) { return f.problemsOf(secondAgent, false) }
+func checkSecondAgent(f *Facts) ([]Finding, error) {
+	return f.problemsOf(func(p *v1alpha1.NodeProblem) bool { return p.Reason == secondAgent })
+}
 
-func checkExporterProblems(f *Facts) ([]Finding, error) { return f.problemsOf(secondAgent, true) }
+func checkExporterProblems(f *Facts) ([]Finding, error) {
+	broken, silent := f.nodesOf(checkNodeHealth), f.silentNodes()
+	return f.problemsOf(func(p *v1alpha1.NodeProblem) bool {
+		switch p.Reason {
+		case secondAgent:
+			return false
+		case deviceDown:
+			return !broken[p.Node]
+		case notAnswering:
+			return !silent[p.Node]
+		}
+		return true
+	})
+}
+
+// nodesOf are the nodes for which one of these checks fails. What follows from that has no code of its own.
+func (f *Facts) nodesOf(checks ...func(*Facts) ([]Finding, error)) map[string]bool {
+	out := map[string]bool{}
+	for _, check := range checks {
+		found, _ := check(f)
+		for _, x := range found {
+			out[strings.TrimPrefix(x.Object, "Node ")] = true
+		}
+	}
+	return out
+}
+
+// silentNodes are the nodes with an exporter that does not answer the controller.
+func (f *Facts) silentNodes() map[string]bool {
+	out := map[string]bool{}
+	if v, err := f.view(); err == nil {
+		for i := range v.Targets {
+			if t := &v.Targets[i]; t.Kind != view.KindPod && !t.Up {
+				out[t.Node] = true
+			}
+		}
+	}
+	return out
+}
 
 func checkNodeHealth(f *Facts) (out []Finding, err error) {
 	for i := range f.Nodes.Items {
@@ -187,12 +231,7 @@ func checkExporterConditions(f *Facts) (out []Finding, err error) {
 var metricsChecks = []Check{
 	{
 		Code: "GP301", Group: Metrics, Level: Error, Title: "exporters and pods answer the controller",
-		Fix: "check the pod, its port, NetworkPolicies and TLS: docs/sources.md", run: targets(func(t *view.Target) string {
-			if t.Up || !t.Starting.IsZero() {
-				return ""
-			}
-			return "no answer: " + t.Error
-		}),
+		Fix: "check the pod, its port, NetworkPolicies and TLS: docs/sources.md", run: checkAnswers,
 	},
 	{
 		Code: "GP302", Group: Metrics, Level: Error, Title: "no exporter contradicts the API server",
@@ -263,6 +302,23 @@ func targets(wrong func(*view.Target) string) func(*Facts) ([]Finding, error) {
 	}
 }
 
+// checkAnswers leaves out the exporters of nodes whose agent is known not to work, and the pods of GPUAutoscalers whose
+// signals are unreadable: GP201, GP203 and GP406 have them. GP304 has those that answer with the values of before.
+func checkAnswers(f *Facts) ([]Finding, error) {
+	broken, unread := f.nodesOf(checkAgents, checkExporterProblems), map[*view.Target]bool{}
+	for _, all := range f.unreadable() {
+		for _, t := range all {
+			unread[t] = true
+		}
+	}
+	return targets(func(t *view.Target) string {
+		if t.Up || !t.Starting.IsZero() || t.Frozen > 0 || unread[t] || t.Kind != view.KindPod && broken[t.Node] {
+			return ""
+		}
+		return "no answer: " + t.Error
+	})(f)
+}
+
 func checkTwoExporters(f *Facts) (out []Finding, err error) {
 	agents := map[string]string{}
 	for i := range f.Pods.Items {
@@ -280,15 +336,15 @@ func checkTwoExporters(f *Facts) (out []Finding, err error) {
 }
 
 // checkStale looks at nodes whose exporters answer, and whose GPUs have no fresh value all the
-// same.
+// same, for no reason that another check has.
 func checkStale(f *Facts) (out []Finding, err error) {
 	v, err := f.view()
 	if err != nil {
 		return nil, err
 	}
-	down := map[string]bool{}
+	down := f.nodesOf(checkAgents, checkExporterProblems, checkNodeHealth)
 	for i := range v.Targets {
-		if t := &v.Targets[i]; t.Kind != view.KindPod && (!t.Up || t.Frozen > 0) {
+		if t := &v.Targets[i]; t.Kind != view.KindPod && (!t.Up || t.Frozen > 0 || t.OutOfRange > 0) {
 			down[t.Node] = true
 		}
 	}

@@ -72,7 +72,11 @@ func checkVersion(f *Facts) ([]Finding, error) {
 func checkRights(f *Facts) (out []Finding, err error) {
 	for _, r := range f.Rights.Items {
 		if !r.allowed {
-			out = append(out, Finding{"right to " + r.verb + " " + strings.TrimSuffix(r.resource+"."+r.group, "."), strings.TrimSpace("you do not have it " + r.reason)})
+			object := "right to create " + strings.TrimSuffix(r.resource+"."+r.group, ".")
+			if r.namespace != "" {
+				object += " in " + r.namespace
+			}
+			out = append(out, Finding{object, strings.TrimSpace("you do not have it " + r.reason)})
 		}
 	}
 	return out, f.Rights.Err

@@ -13,6 +13,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 var scalingChecks = []Check{
@@ -38,11 +39,11 @@ var scalingChecks = []Check{
 	},
 	{
 		Code: "GP405", Group: Scaling, Level: Error, Title: "targets of GPUAutoscalers can be scaled",
-		Fix: "the condition says why not: gpupilot explain NAMESPACE/NAME", run: conditions(v1alpha1.ConditionAbleToScale, append([]string{"OwnedByAnother"}, hpaReasons...)...),
+		Fix: "the condition says why not: gpupilot explain NAMESPACE/NAME", run: checkAbleToScale,
 	},
 	{
 		Code: "GP406", Group: Scaling, Level: Error, Title: "signals of GPUAutoscalers are readable",
-		Fix: "check the port of a preset, the metric's name or the query: docs/troubleshooting.md", run: conditions(v1alpha1.ConditionSignals, "NothingServes"),
+		Fix: "check the port of a preset, the metric's name or the query: docs/troubleshooting.md", run: checkSignals,
 	},
 	{
 		Code: "GP407", Group: Scaling, Level: Warning, Title: "all replicas find a node and start",
@@ -140,18 +141,75 @@ func checkTwoAutoscalers(f *Facts) (out []Finding, err error) {
 	return out, f.Autoscalers.Err
 }
 
-// conditions is a check of a condition of GPUAutoscalers. The reason of another check's code is
-// left to it.
-func conditions(kind string, others ...string) func(*Facts) ([]Finding, error) {
-	return func(f *Facts) (out []Finding, err error) {
-		for i := range f.Autoscalers.Items {
-			a := &f.Autoscalers.Items[i]
-			if c := condition(a.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && !contains(others, c.Reason) {
-				out = append(out, Finding{subject(a), fmt.Sprintf("%s is False, %s: %s", kind, c.Reason, c.Message)})
+// checkAbleToScale leaves out the reasons that other checks have: GP401, GP402, GP404 and GP419.
+func checkAbleToScale(f *Facts) (out []Finding, err error) {
+	for i := range f.Autoscalers.Items {
+		a := &f.Autoscalers.Items[i]
+		c := condition(a.Status.Conditions, v1alpha1.ConditionAbleToScale)
+		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != "OwnedByAnother" && !contains(hpaReasons, c.Reason) {
+			out = append(out, Finding{subject(a), said(c)})
+		}
+	}
+	return out, f.Autoscalers.Err
+}
+
+// said is what a condition says.
+func said(c *metav1.Condition) string {
+	return fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message)
+}
+
+// areUnreadable reports whether the signals of a GPUAutoscaler are unreadable although replicas serve.
+func areUnreadable(a *v1alpha1.GPUAutoscaler) bool {
+	c := condition(a.Status.Conditions, v1alpha1.ConditionSignals)
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason != "NothingServes"
+}
+
+// unreadable are the pods that do not answer the controller, by the GPUAutoscaler with that scale target, if its signals
+// are unreadable.
+func (f *Facts) unreadable() map[*v1alpha1.GPUAutoscaler][]*view.Target {
+	out := map[*v1alpha1.GPUAutoscaler][]*view.Target{}
+	v, err := f.view()
+	if err != nil {
+		return out
+	}
+	in := map[string][]*v1alpha1.GPUAutoscaler{} // by namespace
+	for i := range f.Autoscalers.Items {
+		a := &f.Autoscalers.Items[i]
+		in[a.Namespace] = append(in[a.Namespace], a)
+	}
+	for i := range v.Targets {
+		t := &v.Targets[i]
+		pod, ok := strings.CutPrefix(t.Name, view.KindPod+"/"+t.Namespace+"/")
+		if !ok || t.Up || !t.Starting.IsZero() {
+			continue
+		}
+		var of *v1alpha1.GPUAutoscaler // the one with the longest name of a scale target: chat-large-0 is not a pod of chat
+		for _, a := range in[t.Namespace] {
+			if name := a.Spec.ScaleTargetRef.Name; strings.HasPrefix(pod, name+"-") && (of == nil || len(name) > len(of.Spec.ScaleTargetRef.Name)) {
+				of = a
 			}
 		}
-		return out, f.Autoscalers.Err
+		if of != nil && areUnreadable(of) {
+			out[of] = append(out[of], t)
+		}
 	}
+	return out
+}
+
+func checkSignals(f *Facts) (out []Finding, err error) {
+	silent := f.unreadable()
+	for i := range f.Autoscalers.Items {
+		a := &f.Autoscalers.Items[i]
+		if !areUnreadable(a) {
+			continue
+		}
+		message := said(condition(a.Status.Conditions, v1alpha1.ConditionSignals))
+		if pods := silent[a]; len(pods) > 0 {
+			message += fmt.Sprintf(". %d of its pods do not answer, such as %s: %s", len(pods), pods[0].Name, pods[0].Error)
+		}
+		out = append(out, Finding{subject(a), message})
+	}
+	return out, f.Autoscalers.Err
 }
 
 func condition(all []metav1.Condition, kind string) *metav1.Condition {

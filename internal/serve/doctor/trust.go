@@ -33,7 +33,7 @@ var trustChecks = []Check{
 	},
 	{
 		Code: "GP505", Group: Trust, Level: Warning, Title: "certificates of the metrics APIs are valid for a week",
-		Fix: "the controller renews its own certificates: see its log, and docs/certificates.md", run: checkCertificates,
+		Fix: "see the log of the controller, or of the program that keeps its Secret, such as cert-manager: docs/certificates.md", run: checkCertificates,
 	},
 }
 
@@ -45,8 +45,8 @@ func (a *apiService) ours(f *Facts) bool {
 func checkPageAuth(f *Facts) (out []Finding, err error) {
 	for i := range f.Pods.Items {
 		p := &f.Pods.Items[i]
-		for _, c := range p.Spec.Containers {
-			if p.isController() && contains(c.Args, "--page-auth=none") {
+		for j := range p.Spec.Containers {
+			if p.isController() && p.Spec.Containers[j].flag("page-auth") == "none" {
 				out = append(out, Finding{"Pod " + p.name(), "it runs with --page-auth=none: everybody in the cluster sees all namespaces"})
 			}
 		}
@@ -55,6 +55,9 @@ func checkPageAuth(f *Facts) (out []Finding, err error) {
 }
 
 func checkAPIServices(f *Facts) (out []Finding, err error) {
+	if f.isEnded() {
+		return nil, errEnded
+	}
 	for i := range f.APIServices.Items {
 		a := &f.APIServices.Items[i]
 		if c := condition(a.Status.Conditions, "Available"); a.ours(f) && c != nil && c.Status != metav1.ConditionTrue {
@@ -213,13 +216,25 @@ func checkMemory(f *Facts) (out []Finding, err error) {
 	return out, f.Pods.Err
 }
 
+// errEnded is why a check of what a controller does cannot run.
+var errEnded = errors.New("no controller runs (GP601)")
+
+// isEnded reports whether GP601 fails: what follows from it has no code of its own.
+func (f *Facts) isEnded() bool {
+	found, _ := checkController(f)
+	return len(found) > 0
+}
+
 func checkLeader(f *Facts) ([]Finding, error) {
+	if f.isEnded() {
+		return nil, errEnded
+	}
 	if f.Leases.Err != nil {
 		return nil, f.Leases.Err
 	}
 	object := "Lease " + f.Namespace + "/" + controllerName
 	if len(f.Leases.Items) == 0 {
-		return []Finding{{object, "it does not exist: no controller has decided yet"}}, nil
+		return []Finding{{object, "it does not exist: no controller decides"}}, nil
 	}
 	l := &f.Leases.Items[0]
 	if l.Spec.HolderIdentity == "" {
