@@ -291,9 +291,9 @@ func (s Step) stabilization() string {
 	f := s.Facts
 	switch {
 	case f.Down && f.Ago > 0:
-		return fmt.Sprintf("%d needed %s ago, and the window is %s: %d instead of %d for %s", s.After, words.Duration(f.Ago), words.Duration(f.Window), s.After, s.Before, words.Duration(f.Wait))
+		return fmt.Sprintf("%d needed %s ago, and the window is %s: %d instead of %d for %s more", s.After, words.Duration(f.Ago), words.Duration(f.Window), s.After, s.Before, words.Duration(f.Wait))
 	case f.Down:
-		return fmt.Sprintf("the last %s are not known yet: %d instead of %d for %s", words.Duration(f.Window), s.After, s.Before, words.Duration(f.Wait))
+		return fmt.Sprintf("the last %s are not known yet: %d instead of %d for %s more", words.Duration(f.Window), s.After, s.Before, words.Duration(f.Wait))
 	}
 	return fmt.Sprintf("no more than %d needed throughout the last %s: %d instead of %d", s.After, words.Duration(f.Window), s.After, s.Before)
 }

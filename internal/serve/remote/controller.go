@@ -237,7 +237,7 @@ func isLoopback(host string) bool {
 }
 
 // ErrNotFound is an answer with the status 404.
-var ErrNotFound = errors.New("404 Not Found")
+var ErrNotFound = errors.New("404 Not Found, so this is no page of a controller, or one of another version")
 
 // getJSON requests and decodes JSON. status is 0 without a response.
 func getJSON(ctx context.Context, client *http.Client, address string, header http.Header, into any) (status int, err error) {

@@ -420,7 +420,7 @@ func (m *Model) digest(n int) []string {
 	lines = nil
 	for i := range f.View.Recent {
 		e := &f.View.Recent[i]
-		lines = append(lines, fmt.Sprintf("  %s  %s/%s  %d → %d  %s", e.Decision.Time.Local().Format("15:04:05"), termtext.Clean(e.Namespace), termtext.Clean(e.Name), e.Decision.Current, e.Decision.Replicas, termtext.Clean(e.Decision.Sentence)))
+		lines = append(lines, fmt.Sprintf("  %s  %s/%s  %d → %d%s  %s", e.Decision.Time.Local().Format("15:04:05"), termtext.Clean(e.Namespace), termtext.Clean(e.Name), e.Decision.Current, e.Decision.Replicas, map[bool]string{true: " (advice)"}[e.Advice], termtext.Clean(e.Decision.Sentence)))
 	}
 	section("LAST CHANGES OF REPLICAS", lines, n)
 	return out

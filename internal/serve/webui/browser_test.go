@@ -157,10 +157,11 @@ var begun = time.Now()
 func demoView() view.View {
 	now := time.Now()
 	v := view.View{Time: now, Version: "v0.9.0", Leader: true, MaxAge: 5 * time.Second}
-	sentence := "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas; 8 needed 9 s ago, and the window is 12 s: 8 instead of 6 for 3 s"
+	const demand, held = "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas", "8 needed 9 s ago, and the window is 12 s: 8 instead of 6 for 3 s more"
+	const sentence = demand + "; " + held
 	d := &view.Decision{
 		Time: now, Current: 8, Replicas: 8, Serving: 4, Starting: 4, Sentence: sentence,
-		Steps: []view.Step{{Rule: scale.Rule("Signal"), Before: 4, After: 8, Sentence: sentence}},
+		Steps: []view.Step{{Rule: scale.RuleDemand, Before: 8, After: 6, Sentence: demand}, {Rule: scale.RuleStabilization, Before: 6, After: 8, Sentence: held}},
 	}
 	v.Workloads = []view.Workload{
 		{

@@ -22,11 +22,11 @@ const isHottest = (g, node, shown) => Boolean(shown.hottest) && !["old", "lost"]
 
 const ownersOf = (g) => (g.owners || []).map((o) => o.namespace + "/" + o.pod);
 
-// sinceText is a time with how long ago it was.
-const sinceText = (t, shown) => when(t, new Date(shown.now)) + " (" + age(Math.max(0, (shown.now - Date.parse(t)) / 1000)) + ")";
+// agoText is how long ago a time was.
+const agoText = (t, shown) => " (" + age(Math.max(0, (shown.now - Date.parse(t)) / 1000)) + ")";
 
 // idleSince is since when a GPU, or all idle-held GPUs of a pod, are idle-held; empty: unknown.
-const idleSince = (x, shown) => (x.idleSince ? (x.idleAtLeast ? "at least " : "") + sinceText(x.idleSince, shown) : "");
+const idleSince = (x, shown) => (x.idleSince ? when(x.idleSince, new Date(shown.now)) + (x.idleAtLeast ? " or earlier" : "") + agoText(x.idleSince, shown) : "");
 
 function aboutGPU(g, node, shown) {
   const [, state] = lookOf(g, shown);
@@ -113,14 +113,17 @@ function drawTotals(v) {
   keyed($("totals"), texts, ([k]) => k, ([k]) => el("div", {}, el("dt", {}, k), el("dd")), (e, [, text]) => setText(e.lastChild, text));
 }
 
-// drawGlance says below the title what every view is asked: which GPU is hot, who idles, what it costs.
+// drawGlance says below the title what every view is asked: what is broken, which GPU is hot, who idles, what it costs.
 function drawGlance(v) {
+  const workloads = v.workloads.filter((w) => w.problem).length, nodes = v.fleet.problemNodes;
+  const broken = [nodes && plural(nodes, "node"), workloads && plural(workloads, "workload")].filter(Boolean).join(", ");
   const c = v.fleet.cost, h = v.hottest, first = holders && holders.holders[0];
   const gpus = (n) => num(n, n % 1 ? 2 : 0) + (n === 1 ? " GPU" : " GPUs");
   const lines = [
+    broken && ["broken", "with problems: " + broken, hashOf("workloads")],
     h && ["hot", "hottest: " + num(h.temperatureCelsius) + " °C on " + h.node + ", " + (h.index === undefined ? h.uuid.split("-", 2).join("-") : "GPU " + h.index), hashOf("gpu", { node: h.node, uuid: h.uuid })],
-    first && ["idle", "most idle-held: " + first.namespace + "/" + first.pod + ", " + gpus(first.gpus) + (first.usdPerHour != null ? ", " + costText(first.usdPerHour, first.unpricedGPUs) + " an hour" : ""), hashOf("fleet")],
-    ["cost", c ? "held GPUs cost " + costText(c.usdPerHour, c.unpricedGPUs || 0) + " an hour, of it " + costText(c.idleHeldUSDPerHour, c.unpricedIdleHeldGPUs || 0) + " idle-held" : "cost: no --gpu-price"],
+    first && ["idle", "most idle-held: " + first.namespace + "/" + first.pod + ", " + gpus(first.gpus) + (first.usdPerHour != null ? ", " + costText(first.usdPerHour, first.unpricedGPUs) + "/h" : ""), hashOf("fleet")],
+    ["cost", c ? "held GPUs: " + costText(c.usdPerHour, c.unpricedGPUs || 0) + "/h, of it " + costText(c.idleHeldUSDPerHour, c.unpricedIdleHeldGPUs || 0) + "/h idle-held" : "cost: no --gpu-price"],
   ].filter(Boolean);
   $("glance").hidden = !v.fleet.gpus;
   keyed($("glance"), lines, ([k]) => k, ([, , href]) => el("li", {}, el(href ? "a" : "span")), (e, [, text, href]) => {
@@ -402,7 +405,7 @@ function drawHolders(shown) {
     setText(gpus, num(h.gpus, h.gpus % 1 ? 2 : 0));
     setText(cost, costText(h.usdPerHour, h.unpricedGPUs));
     setText(idle, idleSince(h, shown) || "–");
-    setText(since, h.heldSince ? sinceText(h.heldSince, shown) : "–");
+    setText(since, h.heldSince ? when(h.heldSince, new Date(shown.now)) + agoText(h.heldSince, shown) : "–");
     setText(node, h.node);
   });
   showCosts("holders-box", holders.usdPerHour != null);

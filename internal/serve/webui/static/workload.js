@@ -163,7 +163,7 @@ function drawWhy(d) {
   d.why.replaceChildren(
     el("section", {}, el("h3", {}, "Why these replicas"), x ? stepsOf(x) : el("p", { class: "dim" }, "No decision yet."), x ? inputsOf(x) : ""),
     el("section", {}, el("h3", {}, "What would change it"), !changes ? el("p", { class: "dim" }, "Not known at the moment.") : changes.length ? el("ul", { class: "plain" }, ...changes.map((t) => el("li", {}, t))) : el("p", { class: "dim" }, "No change of a single signal."),
-      el("h3", {}, "Conditions"), conditionList(c, open)));
+      c.length ? el("h3", {}, "Conditions") : "", conditionList(c, open)));
 }
 
 function conditionList(all, open) {
