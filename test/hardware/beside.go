@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,11 +73,22 @@ func (c Config) besideSMI(ctx context.Context) ([]beside, error) {
 		return nil, err
 	}
 	defer stop()
-	load := exec.CommandContext(ctx, c.program, slices.Concat([]string{"load", "gpu", "-o", "json", "-t", "tensor", "-d", "60"}, strings.Fields(c.arguments))...)
+	load := exec.CommandContext(ctx, c.program, slices.Concat([]string{"load", "gpu", "-t", "tensor", "-d", "60"}, strings.Fields(c.arguments))...)
+	rows, err := load.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
 	if err := load.Start(); err != nil {
 		return nil, err
 	}
 	defer func() { cancel(); _ = load.Wait() }() // it was ended
+	lines := bufio.NewScanner(rows)
+	for !strings.Contains(lines.Text(), "tensor") { // until it has generated a second
+		if !lines.Scan() {
+			return nil, errors.New("the load ended before its first second")
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, rows) }()
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()

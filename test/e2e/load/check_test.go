@@ -222,18 +222,23 @@ func TestTenLies(t *testing.T) {
 	})
 }
 
-// calmly tries until nothing is wrong. It gives up if something was wrong though the machine ran this process all the time.
+// calmly tries until nothing is wrong. It gives up if something was wrong twice though the machine ran this process all the
+// time: it may have kept the others waiting.
 func calmly(t *testing.T, try func() (wrong []string)) {
 	t.Helper()
 	const enough, most = 5, 300 * time.Millisecond
+	calm := 0
 	for attempt := 1; ; attempt++ {
 		stalled := stalls(t)
 		wrong := try()
 		longest := stalled()
+		if longest < most {
+			calm++
+		}
 		switch {
 		case len(wrong) == 0:
 			return
-		case longest < most || attempt == enough:
+		case calm == 2 || attempt == enough:
 			t.Fatalf("attempt %d, the machine stood still for %v at most:\n%s", attempt, longest, strings.Join(wrong, "\n"))
 		}
 		t.Logf("attempt %d, the machine stood still for %v:\n%s", attempt, longest, strings.Join(wrong, "\n"))
