@@ -29,6 +29,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -194,6 +195,14 @@ var installed = []together{
 		{[]string{"GP304 dcgm-exporter dcgm-exporter/gpupilot-system/dcgm-gpu-node-4"}, func(t *testing.T) {
 			old[1].frozen.Store(true)
 			t.Cleanup(func() { old[1].frozen.Store(false) })
+		}},
+		{[]string{"GP303 dcgm-exporter dcgm-exporter/gpupilot-system/dcgm-gpu-node-5"}, func(t *testing.T) { // more GPUs than the controller keeps of one exporter
+			old[2].more.Store(series.MaxDevices)
+			t.Cleanup(func() { // it counts as limited for a minute more, unless it is another one
+				old[2].more.Store(0)
+				old[2].stop(t)
+				old[2].start(t)
+			})
 		}},
 		{[]string{"GP307 Node gpu-node-0"}, func(t *testing.T) { // a GPU that gives no utilisation
 			gpus(t, 0, sim.GPUState{Fields: map[string]*float64{"DCGM_FI_DEV_GPU_UTIL": nil}})
