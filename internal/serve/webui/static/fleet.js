@@ -115,8 +115,8 @@ function drawTotals(v) {
 
 // drawGlance says below the title what every view is asked: what is broken, which GPU is hot, who idles, what it costs.
 function drawGlance(v) {
-  const workloads = v.workloads.filter((w) => w.problem).length, nodes = v.fleet.problemNodes;
-  const broken = [nodes && plural(nodes, "node"), workloads && plural(workloads, "workload")].filter(Boolean).join(", ");
+  const workloads = v.workloads.filter((w) => w.problem).length, more = v.omitted.workloads > 0 && workloads === v.workloads.length, nodes = v.fleet.problemNodes;
+  const broken = [nodes && plural(nodes, "node"), workloads && (more ? "≥ " : "") + plural(workloads, "workload")].filter(Boolean).join(", ");
   const c = v.fleet.cost, h = v.hottest, first = holders && holders.holders[0];
   const gpus = (n) => num(n, n % 1 ? 2 : 0) + (n === 1 ? " GPU" : " GPUs");
   const lines = [
