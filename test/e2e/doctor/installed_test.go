@@ -198,9 +198,10 @@ var installed = []together{
 		}},
 		{[]string{"GP303 dcgm-exporter dcgm-exporter/gpupilot-system/dcgm-gpu-node-5"}, func(t *testing.T) { // more GPUs than the controller keeps of one exporter
 			old[2].more.Store(series.MaxDevices)
-			t.Cleanup(func() { // it counts as limited for a minute more, unless it is another one
+			t.Cleanup(func() { // it counts as limited for a minute more, and its GPUs as stale for five, unless it is another one
 				old[2].more.Store(0)
 				old[2].stop(t)
+				old[2].forgotten(t)
 				old[2].start(t)
 			})
 		}},
