@@ -6,9 +6,8 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -33,17 +32,11 @@ func setIdle(g *view.GPU, state view.State, run gpu.IdleRun, pods Pods) {
 	g.IdleSince, g.IdleAtLeast = since.Add(time.Second-1).Truncate(time.Second).UTC(), atLeast
 }
 
-// placedAt returns when a pod got its place on a node.
+// placedAt returns when an owner got its place on a node.
 func placedAt(pods Pods, o *view.Owner) (at time.Time, ok bool) {
 	pod, ok := pods.Get(o.Namespace, o.Pod)
 	if !ok {
 		return at, false
 	}
-	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue
-	})
-	if i < 0 {
-		return at, false
-	}
-	return pod.Status.Conditions[i].LastTransitionTime.Time, true
+	return replica.ScheduledAt(pod)
 }

@@ -57,6 +57,16 @@ func isUnschedulableReason(reason string) bool {
 	return reason == corev1.PodReasonUnschedulable || reason == corev1.PodReasonSchedulingGated
 }
 
+// ScheduledAt returns when the pod got its place on a node, if it has one.
+func ScheduledAt(pod *corev1.Pod) (at time.Time, ok bool) {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time, true
+		}
+	}
+	return at, false
+}
+
 // Serving reports whether a pod serves, and so has metrics. A starting pod's GPUs are idle or load
 // a model, and a terminating pod's load goes away.
 func Serving(pod *corev1.Pod) bool {

@@ -17,6 +17,18 @@ func at(seconds int) time.Time {
 	return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(seconds) * time.Second)
 }
 
+func TestScheduledAt(t *testing.T) {
+	f := func(what string, want time.Time, wantOK bool, change ...func(*corev1.Pod)) {
+		t.Helper()
+		if got, ok := ScheduledAt(podtest.Pod("a", "p", at(0), change...)); ok != wantOK || !got.Equal(want) {
+			t.Errorf("%s: %v, %v, want %v, %v", what, got, ok, want, wantOK)
+		}
+	}
+	f("new", time.Time{}, false)
+	f("no node fits", time.Time{}, false, podtest.Condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, at(1)))
+	f("ready", at(2), true, podtest.Ready(at(7)), podtest.Condition(corev1.PodScheduled, corev1.ConditionTrue, "", at(2)))
+}
+
 func TestPhaseOf(t *testing.T) {
 	f := func(what string, want scale.Phase, since time.Time, change ...func(*corev1.Pod)) {
 		t.Helper()

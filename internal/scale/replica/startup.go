@@ -89,12 +89,8 @@ func (s *Startup) Observe(pods []*corev1.Pod) {
 // startTime returns when the pod's start began: at its creation, or at its scheduling
 // if it was unschedulable before.
 func (s *Startup) startTime(pod *corev1.Pod) time.Time {
-	if s.unschedulable[pod.UID] {
-		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
-				return c.LastTransitionTime.Time
-			}
-		}
+	if at, ok := ScheduledAt(pod); ok && s.unschedulable[pod.UID] {
+		return at
 	}
 	return pod.CreationTimestamp.Time
 }
