@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -163,11 +162,10 @@ type option struct {
 	check func() error
 }
 
-// options is the flag table. The variable of --log-level is GPUPILOT_LOG_LEVEL.
+// options is the flag table.
 func (c *config) options() (out []flags.Option) {
 	for _, o := range slices.Concat(c.mainRows(), c.servingRows(), c.ruleRows()) {
-		env := "GPUPILOT_" + strings.ReplaceAll(strings.ToUpper(o.name), "-", "_")
-		out = append(out, flags.Option{Name: o.name, Env: env, Bind: o.bind, Help: o.help, Check: o.check})
+		out = append(out, flags.Option{Name: o.name, Env: flags.Variable(o.name), Bind: o.bind, Help: o.help, Check: o.check})
 	}
 	return out
 }

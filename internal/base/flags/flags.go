@@ -31,6 +31,11 @@ type Option struct {
 	Check func() error // nil: any value is valid; the error names what is allowed
 }
 
+// Variable returns the environment variable of a flag of ours.
+func Variable(flag string) string {
+	return "GPUPILOT_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
 // Set returns the flag set of a program that has these options. It prints nothing: the
 // caller says what is wrong. An alias of several letters is in the help only.
 func Set(program string, options []Option) *pflag.FlagSet {

@@ -36,6 +36,12 @@ func TestFlagsThenEnvironmentThenDefaults(t *testing.T) {
 	f([]string{"--every=soon"}, nil, 0, "", `invalid value "soon" of --every: want a duration, such as 1.5s`)
 }
 
+func TestVariable(t *testing.T) {
+	if got := Variable("page-auth"); got != "GPUPILOT_PAGE_AUTH" {
+		t.Error(got)
+	}
+}
+
 func TestChecks(t *testing.T) {
 	word, number := "b", 5
 	f := func(what string, check func() error, want string) {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -187,7 +188,7 @@ type container struct {
 
 // flag returns the value of a flag of a program of ours: the last one on its command line, else that of the environment.
 func (c *container) flag(name string) (value string) {
-	variable := "GPUPILOT_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+	variable := flags.Variable(name)
 	for _, v := range c.Env {
 		if v.Name == variable {
 			value = v.Value
@@ -406,17 +407,17 @@ func (w *Where) autoscalers(ctx context.Context, f *Facts, read func(func())) {
 	}
 }
 
-// created are the kinds of the chart's objects, as resources; those in a namespace, and those of the whole cluster.
-var created = map[bool][]right{
-	true: {
+// The kinds of the chart's objects, as resources.
+var (
+	createdInNamespace = []right{
 		{resource: "serviceaccounts"},
 		{resource: "services"},
 		{group: "apps", resource: "deployments"},
 		{group: "policy", resource: "poddisruptionbudgets"},
 		{group: "rbac.authorization.k8s.io", resource: "roles"},
 		{group: "rbac.authorization.k8s.io", resource: "rolebindings"},
-	},
-	false: {
+	}
+	createdInCluster = []right{
 		{resource: "namespaces"},
 		{group: "apiextensions.k8s.io", resource: "customresourcedefinitions"},
 		{group: "rbac.authorization.k8s.io", resource: "clusterroles"},
@@ -425,21 +426,20 @@ var created = map[bool][]right{
 		{group: "admissionregistration.k8s.io", resource: "validatingadmissionpolicies"},
 		{group: "admissionregistration.k8s.io", resource: "validatingadmissionpolicybindings"},
 		{group: v1alpha1.GroupVersion.Group, resource: "gpuexporters"},
-	},
-}
+	}
+)
 
 // rights asks whether the user may create what the chart has.
 func (w *Where) rights(ctx context.Context, f *Facts) {
-	for namespaced, all := range created {
-		for _, r := range all {
-			if namespaced {
-				r.namespace = w.Namespace
-			}
-			if f.Rights.Err = w.ask(ctx, &r); f.Rights.Err != nil {
-				return
-			}
-			f.Rights.Items = append(f.Rights.Items, r)
+	all := slices.Clone(createdInNamespace)
+	for i := range all {
+		all[i].namespace = w.Namespace
+	}
+	for _, r := range append(all, createdInCluster...) {
+		if f.Rights.Err = w.ask(ctx, &r); f.Rights.Err != nil {
+			return
 		}
+		f.Rights.Items = append(f.Rights.Items, r)
 	}
 }
 
