@@ -21,6 +21,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
 
 // config holds the values of flags and environment variables.
@@ -127,12 +128,6 @@ const (
 
 const defaultNamespace = "gpupilot-system"
 
-// vendorNamespaces returns where vendors run their exporters by default: NVIDIA's GPU
-// Operator, GKE, and AMD's GPU operator.
-func vendorNamespaces() []string {
-	return []string{"gpu-operator", "gke-managed-system", "kube-amd-gpu"}
-}
-
 func defaults() config {
 	c := config{
 		service: "gpupilot-controller",
@@ -140,10 +135,7 @@ func defaults() config {
 		interval: time.Second, window: 10 * time.Minute, memory: "512Mi", historyMemory: "64Mi",
 		exporters: true,
 		roles:     []string{"all"},
-		agents:    "app.kubernetes.io/name=gpupilot-agent",
-		// The last two are GKE's managed exporter and the exporter of AMD's GPU operator.
-		dcgm: "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter;app.kubernetes.io/name=gke-managed-dcgm-exporter;" +
-			"app.kubernetes.io/name=metrics-exporter,daemonset-name",
+		agents:    discovery.DefaultAgents, dcgm: discovery.DefaultDCGM,
 		agentScheme:       "http",
 		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
 		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
@@ -267,8 +259,7 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 	}
 	c.agentsIn = cmp.Or(c.agentsIn, c.namespace)
 	if len(c.dcgmIn) == 0 {
-		others := slices.DeleteFunc(vendorNamespaces(), func(ns string) bool { return ns == c.namespace })
-		c.dcgmIn = append([]string{c.namespace}, others...)
+		c.dcgmIn = discovery.DefaultDCGMNamespaces(c.namespace)
 	}
 	return &c, fs, nil
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -39,7 +40,10 @@ func (s *fleetServer) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 			list = own
 		}
 	}
-	if len(s.lists[list]) < 10 || strings.HasPrefix(r.URL.Query().Get("labelSelector"), "app in") {
+	if strings.HasSuffix(r.URL.Path, "/gpupilot-system/pods") && r.URL.Query().Get("labelSelector") == discovery.DefaultAgents {
+		list = "agents"
+	}
+	if len(s.lists[list]) < 10 {
 		s.world.ServeHTTP(out, r)
 		return
 	}
@@ -118,7 +122,7 @@ func largeCluster(b *testing.B, nodes int) *fleetServer {
 		p["metadata"].(object_)["name"], p["metadata"].(object_)["managedFields"] = "gpupilot-agent-"+strconv.Itoa(i), managed
 		p["spec"].(object_)["nodeName"] = name
 		p["status"].(object_)["containerStatuses"] = []any{object_{"name": "agent", "ready": true, "image": "agent", "imageID": "sha256:1", "state": object_{"running": object_{"startedAt": "2026-11-24T11:00:00Z"}}}}
-		w.lists["nodes"], w.lists["pods"] = append(w.lists["nodes"], n), append(w.lists["pods"], p)
+		w.lists["nodes"], w.lists["agents"] = append(w.lists["nodes"], n), append(w.lists["agents"], p)
 	}
 	for i := range 500 {
 		a, d := clone(scaler), clone(workload)

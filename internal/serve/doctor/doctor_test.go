@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
@@ -168,11 +169,30 @@ func (w *world) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 			http.Error(out, "404 page not found", http.StatusNotFound)
 			return
 		}
-		if last == "pods" && strings.HasPrefix(r.URL.Query().Get("labelSelector"), "app in") {
-			items = nil
+		if last == "pods" {
+			items = podsOf(items, parts[len(parts)-2], r.URL.Query().Get("labelSelector"))
 		}
 		answer(object_{"items": append([]object_{}, items...)})
 	}
+}
+
+// podsOf are the pods of a namespace that a selector selects.
+func podsOf(all []object_, namespace, selector string) (out []object_) {
+	s, err := labels.Parse(selector)
+	if err != nil {
+		panic(err)
+	}
+	for _, o := range all {
+		m := o["metadata"].(object_)
+		set := labels.Set{}
+		for k, v := range m["labels"].(object_) {
+			set[k] = v.(string)
+		}
+		if m["namespace"] == namespace && s.Matches(set) {
+			out = append(out, o)
+		}
+	}
+	return out
 }
 
 // examine runs the checks of a selection on a cluster.

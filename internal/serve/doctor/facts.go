@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -59,7 +58,7 @@ type Facts struct {
 	Deployments listed[workload] // of the namespaces of GPUAutoscalers
 	StatefulSet listed[workload]
 	DaemonSets  listed[workload] // dcgm-exporters anywhere
-	Pods        listed[pod]      // agents, dcgm-exporters and the controller
+	Pods        listed[pod]      // of the controller, its agents and dcgm-exporters
 	APIServices listed[apiService]
 	Policies    listed[admissionPolicy]
 	Bindings    listed[metav1.PartialObjectMetadata]
@@ -165,54 +164,6 @@ type workload struct {
 		ReadyReplicas int32 `json:"readyReplicas"`
 		Desired       int32 `json:"desiredNumberScheduled"`
 	} `json:"status"`
-}
-
-type pod struct {
-	object
-	Spec struct {
-		NodeName   string      `json:"nodeName"`
-		Containers []container `json:"containers"`
-	} `json:"spec"`
-	Status corev1.PodStatus `json:"status"`
-}
-
-type container struct {
-	Image   string   `json:"image"`
-	Command []string `json:"command"`
-	Args    []string `json:"args"`
-	Env     []struct {
-		Name  string `json:"name"`
-		Value string `json:"value"`
-	} `json:"env"`
-}
-
-// flag returns the value of a flag of a program of ours: the last one on its command line, else that of the environment.
-func (c *container) flag(name string) (value string) {
-	variable := flags.Variable(name)
-	for _, v := range c.Env {
-		if v.Name == variable {
-			value = v.Value
-		}
-	}
-	line := slices.Concat(c.Command, c.Args)
-	for i, arg := range line {
-		if after, ok := strings.CutPrefix(arg, "--"+name); ok && strings.HasPrefix(after, "=") {
-			value = after[1:]
-		} else if ok && after == "" && i+1 < len(line) {
-			value = line[i+1]
-		}
-	}
-	return value
-}
-
-// ready reports whether a pod is ready.
-func (p *pod) ready() bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 type apiService struct {
@@ -359,11 +310,7 @@ func (w *Where) Gather(ctx context.Context, pre bool) *Facts {
 		list(ctx, w.API, &f.Exporters, nil, "apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "gpuexporters")
 	})
 	read(func() { w.autoscalers(ctx, f, read) })
-	read(func() {
-		exporters := "app.kubernetes.io/name in (gpupilot,gpupilot-agent,dcgm-exporter)"
-		list(ctx, w.API, &f.Pods, url.Values{"labelSelector": {exporters}}, "api", "v1", "pods")
-		list(ctx, w.API, &f.Pods, url.Values{"labelSelector": {"app in (nvidia-dcgm-exporter)"}}, "api", "v1", "pods")
-	})
+	read(func() { w.pods(ctx, f, read) })
 	read(func() {
 		var v view.View
 		if err := w.Controller(ctx, &v); err != nil {

@@ -5,7 +5,6 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,19 +51,6 @@ var nodeChecks = []Check{
 		Code: "GP206", Group: Node, Level: Error, Title: "GPUExporters are applied as they are written",
 		Fix: "the condition says what is refused: docs/gpuexporter.md", run: checkExporterConditions,
 	},
-}
-
-// isApp reports whether a pod has one of these names as an app.
-func (p *pod) isApp(names ...string) bool {
-	return slices.Contains(names, p.Metadata.Labels["app.kubernetes.io/name"]) || slices.Contains(names, p.Metadata.Labels["app"])
-}
-
-func (p *pod) isAgent() bool { return p.isApp(agentName) }
-
-func (p *pod) isDCGM() bool { return p.isApp("dcgm-exporter", "nvidia-dcgm-exporter") }
-
-func (p *pod) isController() bool {
-	return p.isApp("gpupilot") && p.Metadata.Labels["app.kubernetes.io/component"] == "controller"
 }
 
 // checkAgents looks at GPU nodes without an agent or a dcgm-exporter, if there are any of them:

@@ -192,7 +192,7 @@ func checkController(f *Facts) ([]Finding, error) {
 		return nil, f.Pods.Err
 	}
 	if waiting == "" {
-		waiting = "no pod of the controller exists in any namespace, and " + orMissing(f.View.Err, "it was not asked").Error()
+		waiting = "no pod of the controller exists in the namespace " + f.Namespace + ", and " + orMissing(f.View.Err, "it was not asked").Error()
 	}
 	return []Finding{{"controller", waiting}}, nil
 }

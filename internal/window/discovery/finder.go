@@ -24,6 +24,26 @@ import (
 // defaultPort is dcgm-exporter's, and ours.
 const defaultPort = 9400
 
+// The default selectors of exporters, separated by semicolons. The last two of DefaultDCGM are GKE's managed exporter and
+// the exporter of AMD's GPU operator.
+const (
+	DefaultAgents = "app.kubernetes.io/name=gpupilot-agent"
+	DefaultDCGM   = "app.kubernetes.io/name=dcgm-exporter;app=nvidia-dcgm-exporter;app.kubernetes.io/name=gke-managed-dcgm-exporter;" +
+		"app.kubernetes.io/name=metrics-exporter,daemonset-name"
+)
+
+// DefaultDCGMNamespaces returns where dcgm-exporters run unless the operator says otherwise: the controller's namespace, and
+// those of NVIDIA's GPU Operator, GKE, and AMD's GPU operator.
+func DefaultDCGMNamespaces(controller string) []string {
+	out := []string{controller}
+	for _, ns := range []string{"gpu-operator", "gke-managed-system", "kube-amd-gpu"} {
+		if ns != controller {
+			out = append(out, ns)
+		}
+	}
+	return out
+}
+
 // Finder finds targets. Find is for one goroutine at a time; the other methods
 // are safe for concurrent use.
 type Finder struct {
