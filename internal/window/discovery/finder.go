@@ -164,7 +164,7 @@ func (f *Finder) exporters(kind, namespace string, selectors []labels.Selector, 
 				continue
 			}
 			out = append(out, Target{
-				Name: name, Pod: nameOf(pod), Kind: kind, URL: u, Fields: fields,
+				Name: name, Pod: nameOf(pod), Kind: kind, UID: pod.UID, URL: u, Fields: fields,
 				Labels: series.TargetLabels{Node: pod.Spec.NodeName, Instance: u.Host, Job: job, Rank: rank},
 			})
 		}

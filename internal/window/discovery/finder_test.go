@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -40,7 +41,7 @@ func (f *Finder) find() []Target { return f.Find(time.Now(), gpu.SetOf(gpu.GPUUt
 
 func pod(app, name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"app": app}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid of " + name), Labels: map[string]string{"app": app}},
 		Spec:       corev1.PodSpec{NodeName: "node-1"},
 		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1"},
 	}
@@ -82,7 +83,7 @@ func TestExportersAreFound(t *testing.T) {
 	got := map[string]string{}
 	for _, target := range r.find() {
 		got[target.Name] = target.Labels.Job + " " + target.URL.String()
-		if target.Fields != gpu.SetOf(gpu.GPUUtil) || target.Labels.Node != "node-1" {
+		if target.Fields != gpu.SetOf(gpu.GPUUtil) || target.Labels.Node != "node-1" || string(target.UID) != "uid of "+target.Pod.Name {
 			t.Errorf("%s: %+v", target.Name, target)
 		}
 	}

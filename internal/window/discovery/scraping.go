@@ -32,7 +32,7 @@ func (s *Scraping) Sync(targets []Target) {
 	list := make([]scrape.Target, 0, len(targets))
 	for _, t := range targets {
 		list = append(list, scrape.Target{
-			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, Fields: t.Fields, Metrics: PodMetrics(t.Metrics), Interval: t.Interval,
+			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, UID: string(t.UID), Fields: t.Fields, Metrics: PodMetrics(t.Metrics), Interval: t.Interval,
 		})
 	}
 	s.Scraper.Sync(list)

@@ -36,7 +36,8 @@ type Target struct {
 	Name    string // unique
 	Pod     types.NamespacedName
 	URL     url.URL
-	Kind    string // KindAgent, KindDCGM or KindPod
+	Kind    string    // KindAgent, KindDCGM or KindPod
+	UID     types.UID // of the pod of KindAgent and KindDCGM
 	Labels  series.TargetLabels
 	Fields  gpu.FieldSet       // of KindAgent and KindDCGM: those in use
 	Metrics []policy.PodMetric // of KindPod: those in use, sorted by their keys, each once

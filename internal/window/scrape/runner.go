@@ -30,7 +30,7 @@ type runner struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	want   atomic.Pointer[Target]
-	gone   atomic.Bool // not in the list any more: drop the samples too
+	gone   atomic.Bool // not in the list any more, or of another pod there: drop the samples too
 
 	have      *Target      // the target that the fields below are for; want may be newer
 	names     *page.Names  // as have

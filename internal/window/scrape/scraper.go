@@ -91,7 +91,7 @@ func New(cfg Config, deps Deps) *Scraper {
 
 // Sync sets the targets to scrape. Targets that stay are not interrupted, even if
 // their fields or metrics change. A target with another URL, kind or interval starts
-// again and keeps its window. A target that is not in the list is dropped from the store. Of
+// again and keeps its window; one with another UID starts without. A target that is not in the list is dropped from the store. Of
 // two targets with the same name, the first counts.
 func (s *Scraper) Sync(targets []Target) {
 	s.mu.Lock()
@@ -165,9 +165,10 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 		have := old.want.Load()
 		switch {
 		case have.equal(t):
-		case have.URL == t.URL && have.Kind == t.Kind && have.Interval == t.Interval:
+		case have.UID == t.UID && have.URL == t.URL && have.Kind == t.Kind && have.Interval == t.Interval:
 			old.want.Store(t.copy())
 		default:
+			old.gone.Store(have.UID != t.UID)
 			old.stop()
 			s.start(ctx, all, t, old)
 		}

@@ -244,6 +244,12 @@ func TestSync(t *testing.T) {
 		if got := a.paths()[len(a.paths())-1]; !strings.HasPrefix(got, "http://10.0.0.") || s.Stats().Targets != 2 {
 			t.Errorf("%s, %+v", got, s.Stats())
 		}
+		moved.UID = "another pod"
+		s.Sync([]Target{moved})
+		pass(3 * time.Second)
+		if n := count(); n < 1 || n > 4 {
+			t.Errorf("%d samples, with those of the former pod of the name", n)
+		}
 		s.Sync(nil)
 		s.Sync([]Target{moved})
 		pass(3 * time.Second)

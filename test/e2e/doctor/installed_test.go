@@ -201,7 +201,6 @@ var installed = []together{
 			t.Cleanup(func() { // it counts as limited for a minute more, and its GPUs as stale for five, unless it is another one
 				old[2].more.Store(0)
 				old[2].stop(t)
-				old[2].forgotten(t)
 				old[2].start(t)
 			})
 		}},

@@ -387,21 +387,6 @@ func (x *exporter) stop(t *testing.T) {
 	must(t, rig.Client.Delete(context.Background(), x.pod, client.GracePeriodSeconds(0)))
 }
 
-// forgotten waits until the controller no longer has the exporter: another one of the same name would be taken for it.
-func (x *exporter) forgotten(t *testing.T) {
-	t.Helper()
-	must(t, stack.EventuallyEvery(context.Background(), 100*time.Millisecond, patience, func() error {
-		var v view.View
-		if err := readView(context.Background(), &v); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(v.Targets, func(target view.Target) bool { return strings.HasSuffix(target.Name, "/"+x.pod.Name) }) {
-			return fmt.Errorf("the controller still has %s", x.pod.Name)
-		}
-		return nil
-	}))
-}
-
 func (x *exporter) serve(t *testing.T) {
 	t.Helper()
 	page, err := stack.ServePage(x.pod.Status.PodIP, 9400, stack.Text(x.text))
