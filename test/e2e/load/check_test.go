@@ -8,7 +8,6 @@ package load
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -220,51 +219,6 @@ func TestTenLies(t *testing.T) {
 		}
 		return wrong
 	})
-}
-
-// calmly tries until nothing is wrong. It gives up if something was wrong twice though the machine ran this process all the
-// time: it may have kept the others waiting.
-func calmly(t *testing.T, try func() (wrong []string)) {
-	t.Helper()
-	const enough, most = 5, 300 * time.Millisecond
-	calm := 0
-	for attempt := 1; ; attempt++ {
-		stalled := stalls(t)
-		wrong := try()
-		longest := stalled()
-		if longest < most {
-			calm++
-		}
-		switch {
-		case len(wrong) == 0:
-			return
-		case calm == 2 || attempt == enough:
-			t.Fatalf("attempt %d, the machine stood still for %v at most:\n%s", attempt, longest, strings.Join(wrong, "\n"))
-		}
-		t.Logf("attempt %d, the machine stood still for %v:\n%s", attempt, longest, strings.Join(wrong, "\n"))
-	}
-}
-
-// stalls measures for how long this machine runs nothing of this process: then an honest agent is late, too.
-func stalls(t *testing.T) (longest func() time.Duration) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	result := make(chan time.Duration, 1)
-	go func() {
-		var most time.Duration
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for last := time.Now(); ; last = time.Now() {
-			select {
-			case <-ctx.Done():
-				result <- most
-				return
-			case <-tick.C:
-				most = max(most, time.Since(last))
-			}
-		}
-	}()
-	return func() time.Duration { cancel(); return <-result }
 }
 
 // Sources that are right end with 0, at each step of a load, ones that cannot be measured with 2, and a GPU that is lost
