@@ -101,6 +101,25 @@ func (d *Decision) Sentence() string {
 	return strings.Join(parts, "; ")
 }
 
+// Why says in one sentence what set the number of replicas: that of the step that made the decision.
+func (d *Decision) Why() string {
+	deciding, why := "", -1
+	for _, in := range d.Inputs {
+		if in.Deciding {
+			deciding = in.Signal
+		}
+	}
+	for i, s := range d.Steps {
+		if s.Rule == d.Rule && (why < 0 || s.Facts.Signal == "" || s.Facts.Signal == deciding) {
+			why = i
+		}
+	}
+	if why < 0 {
+		return d.Sentence()
+	}
+	return d.Steps[why].Sentence()
+}
+
 // demand is the equation that turns a signal's value into replicas: the numbers,
 // the result, and whether this signal decides.
 func (s Step) demand() string {

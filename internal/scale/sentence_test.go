@@ -3,6 +3,7 @@
 package scale
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,4 +97,26 @@ func TestDecisionOnRequestsExplainsItself(t *testing.T) {
 			t.Errorf("another step decides, too: %s", step.Sentence())
 		}
 	}
+}
+
+// Why is the sentence of the step that made the decision: of several signals the one that decides, and not a step that comes
+// after it and changes nothing.
+func TestWhy(t *testing.T) {
+	f := func(d Decision, want string) {
+		t.Helper()
+		if got := d.Why(); got != want {
+			t.Errorf("%q, want %q, of: %s", got, want, d.Sentence())
+		}
+	}
+	demand := func(signal string, after int32) Step {
+		return Step{Rule: RuleDemand, Before: 2, After: after, Facts: Facts{Signal: signal, Total: true, Value: float64(after), Target: 1, Demand: float64(after)}}
+	}
+	two := Decision{Rule: RuleDemand, Steps: []Step{demand("a", 1), demand("b", 4), demand("c", 2)}, Inputs: []Input{{Signal: "a"}, {Signal: "b", Deciding: true}, {Signal: "c"}}}
+	f(two, "b: 4 ÷ target 1 per replica = 4 replicas")
+	limited := two
+	limited.Rule = RuleBounds
+	limited.Steps = append(slices.Clone(two.Steps), Step{Rule: RuleBounds, Before: 4, After: 3, Facts: Facts{Limit: 3}}, Step{Rule: RuleRate, Before: 3, After: 3})
+	f(limited, "maxReplicas is 3: 3 instead of 4")
+	f(Decision{Rule: RuleMissing, Steps: []Step{demand("a", 2)}}, "a: 2 ÷ target 1 per replica = 2 replicas")
+	f(Decision{}, "")
 }

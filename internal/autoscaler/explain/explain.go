@@ -33,7 +33,11 @@ func Changes(a *v1alpha1.GPUAutoscaler) (out []string, err error) {
 		if x.Held >= 5*time.Second {
 			held = " for " + about(x.Held)
 		}
-		out = append(out, fmt.Sprintf("%s %s %s%s (now %s): %d replicas", x.Signal, word, quantity(x.Value, x.Unit), held, quantity(x.Now, ""), x.Replicas))
+		noun := "replicas"
+		if x.Replicas == 1 {
+			noun = "replica"
+		}
+		out = append(out, fmt.Sprintf("%d %s if %s is %s %s%s (now %s)", x.Replicas, noun, x.Signal, word, quantity(x.Value, x.Unit), held, quantity(x.Now, "")))
 	}
 	return out, nil
 }

@@ -112,7 +112,7 @@ func TestWriteChanges(t *testing.T) {
 	}
 	var out strings.Builder
 	writeChanges(&out, a)
-	for _, want := range []string{"vllm:num_requests_running above ", "(now 7.2): 6 replicas", "vllm:num_requests_running below ", " min (now 7.2): "} {
+	for _, want := range []string{"6 replicas if vllm:num_requests_running is above ", "(now 7.2)", " if vllm:num_requests_running is below ", " min (now 7.2)"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, out.String())
 		}

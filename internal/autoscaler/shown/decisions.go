@@ -38,7 +38,7 @@ func Decision(d *scale.Decision) view.Decision {
 	out := view.Decision{
 		Time: d.Time, Current: d.Current, Replicas: d.Replicas,
 		Serving: d.Serving, Starting: d.Starting, Unschedulable: d.Unschedulable,
-		Rule: d.Rule, Sentence: d.Sentence(), Steps: make([]view.Step, 0, len(d.Steps)),
+		Rule: d.Rule, Why: d.Why(), Sentence: d.Sentence(), Steps: make([]view.Step, 0, len(d.Steps)),
 	}
 	for _, s := range d.Steps {
 		out.Steps = append(out.Steps, view.Step{Rule: s.Rule, Before: s.Before, After: s.After, Sentence: s.Sentence()})
@@ -101,6 +101,7 @@ func (r *Log) Add(key types.NamespacedName, d *scale.Decision, advice bool) {
 	e := view.Event{Namespace: key.Namespace, Name: key.Name, Advice: advice, Decision: Decision(d)}
 	e.Decision.Inputs = Inputs(d)
 	e.Decision.Steps = e.Decision.Steps[:min(len(e.Decision.Steps), maxSteps)]
+	e.Decision.Why = excerpt.Of(e.Decision.Why, maxText)
 	for i := range e.Decision.Steps {
 		s := &e.Decision.Steps[i].Sentence
 		*s = excerpt.Of(*s, maxText)

@@ -57,7 +57,7 @@ func changesOf(events []view.Event) []change {
 	for i := range events {
 		e := &events[i]
 		d := &e.Decision
-		out[i] = change{d.Time.Truncate(time.Second), e.Namespace + "/" + e.Name, d.Current, d.Replicas, string(d.Rule), d.Sentence, e.Advice}
+		out[i] = change{d.Time.Truncate(time.Second), e.Namespace + "/" + e.Name, d.Current, d.Replicas, string(d.Rule), d.Reason(), e.Advice}
 	}
 	return out
 }

@@ -61,7 +61,7 @@ func workloadOf(w *view.Workload) workload {
 		out.Objective = append(out.Objective, w.Objectives[i].Sentence)
 	}
 	if d := w.Decision; d != nil {
-		out.Serving, out.Starting, out.Desired, out.Why = &d.Serving, &d.Starting, &d.Replicas, d.Sentence
+		out.Serving, out.Starting, out.Desired, out.Why = &d.Serving, &d.Starting, &d.Replicas, d.Reason()
 	}
 	return out
 }

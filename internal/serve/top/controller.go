@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -19,6 +20,7 @@ type Request struct {
 	Query     string // part of a name
 	Sort      string // a column, as for SortBy
 	Offset    int    // of a list that is read in part
+	Workload  string // whose details are shown, NAMESPACE/NAME
 	All       bool   // all of a list, in several requests
 }
 
@@ -45,6 +47,12 @@ func (c *Controller) Read(ctx context.Context, r *Request) (*Fleet, error) {
 		return nil, err
 	}
 	f.TotalWorkloads = len(f.View.Workloads) + f.View.Omitted.Workloads
+	if namespace, name, ok := strings.Cut(r.Workload, "/"); ok {
+		var d view.WorkloadDetail
+		if c.API.Get(ctx, "api/v1/workload", url.Values{"namespace": {namespace}, "name": {name}}, &d) == nil {
+			f.Detail = &d
+		}
+	}
 	if f.View.Omitted.Nodes == 0 {
 		f.whole(r.Node)
 	} else if err := c.readNodes(ctx, r, f); err != nil {

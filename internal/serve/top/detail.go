@@ -219,7 +219,18 @@ func (m *Model) deviceDetail(d *Device) []string {
 }
 
 func (m *Model) workloadDetail(w *view.Workload) []string {
-	out := append([]string{m.headline(workloadID(w))}, m.facts("scales", w.Kind+" "+w.Target+" from "+fmt.Sprint(w.Min)+" to "+fmt.Sprint(w.Max)+", "+w.Actuation)...)
+	out := []string{m.headline(workloadID(w))}
+	if d := w.Decision; d != nil {
+		out = append(out, m.facts("why "+plural(int(d.Replicas), "replica"), d.Reason())...)
+		if x := m.fleet.Detail; x != nil && workloadID(&x.Workload) == workloadID(w) && x.Changes != nil {
+			head := "what would change it"
+			for _, c := range append(x.Changes, "no other single signal")[:max(1, len(x.Changes))] {
+				out = append(out, m.facts(head, c)...)
+				head = ""
+			}
+		}
+	}
+	out = append(out, m.facts("scales", w.Kind+" "+w.Target+" from "+fmt.Sprint(w.Min)+" to "+fmt.Sprint(w.Max)+", "+w.Actuation)...)
 	for _, p := range []string{w.Problem, w.Waiting} {
 		if p != "" {
 			out = append(out, m.wrapped(termtext.Clean(p), "  ", Bad)...)
@@ -250,7 +261,7 @@ func (m *Model) workloadDetail(w *view.Workload) []string {
 		out = append(out, "")
 		out = append(out, m.decisionDetail(w.Decision)...)
 	}
-	return append(out, "", "  what would change it: gpupilot explain "+termtext.Clean(workloadID(w)))
+	return out
 }
 
 func (m *Model) decisionDetail(d *view.Decision) []string {

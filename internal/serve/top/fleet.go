@@ -31,6 +31,9 @@ type Fleet struct {
 	TotalNodes, TotalGPUs, TotalWorkloads int
 	Offset                                int // of the list that was read in part
 
+	// Detail is the workload of the request; nil: not asked for, or not known.
+	Detail *view.WorkloadDetail
+
 	// Raw is the agent's own answer.
 	Raw json.RawMessage
 }

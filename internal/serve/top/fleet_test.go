@@ -27,8 +27,14 @@ type fixed struct{ view view.View }
 
 func (f fixed) View() view.View                             { return f.view }
 func (f fixed) History(string, string) (view.History, bool) { return view.History{}, false }
-func (f fixed) Workload(string, string) (view.WorkloadDetail, bool) {
-	return view.WorkloadDetail{}, false
+func (f fixed) Workload(namespace, name string) (d view.WorkloadDetail, ok bool) {
+	for _, d.Workload = range f.view.Workloads {
+		if d.Workload.Namespace == namespace && d.Workload.Name == name {
+			d.Changes = []string{"5 replicas if vllm requests is above 13.8 (now 12.1)", "3 replicas if vllm requests is below 9.1 for 5 min (now 12.1)"}
+			return d, true
+		}
+	}
+	return d, false
 }
 func (f fixed) Device(string, string) (view.Device, bool)      { return view.Device{}, false }
 func (f fixed) GPUHours(time.Time, time.Time) []webui.GPUHours { return nil }
@@ -88,7 +94,7 @@ func fleet() view.View {
 	v.Nodes[2].GPUs[7].Age, v.Nodes[2].GPUs[7].Utilization = time.Minute, ptr(10)
 	decision := func(ago time.Duration, from, to int32, rule scale.Rule, sentence string) view.Decision {
 		return view.Decision{
-			Time: noon.Add(-ago), Current: from, Replicas: to, Serving: from, Rule: rule, Sentence: sentence,
+			Time: noon.Add(-ago), Current: from, Replicas: to, Serving: from, Rule: rule, Why: sentence, Sentence: "a step that does not decide; " + sentence,
 			Steps: []view.Step{{Rule: rule, Before: from, After: to, Sentence: sentence}},
 		}
 	}

@@ -418,9 +418,9 @@ func (m *Model) digest(n int) []string {
 	}
 	section("IDLE-HELD", lines, max(2, n/4))
 	lines = nil
-	for i := range f.View.Recent {
-		e := &f.View.Recent[i]
-		lines = append(lines, fmt.Sprintf("  %s  %s/%s  %d → %d%s  %s", e.Decision.Time.Local().Format("15:04:05"), termtext.Clean(e.Namespace), termtext.Clean(e.Name), e.Decision.Current, e.Decision.Replicas, map[bool]string{true: " (advice)"}[e.Advice], termtext.Clean(e.Decision.Sentence)))
+	for _, r := range f.decisions(m.look()).Rows {
+		c := r.Cells
+		lines = append(lines, "  "+c[0].Text+"  "+c[1].Text+"  "+c[2].Text+"  "+c[4].Text)
 	}
 	section("LAST CHANGES OF REPLICAS", lines, n)
 	return out

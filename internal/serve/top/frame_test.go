@@ -138,13 +138,16 @@ func attacked(s string) view.View {
 		for j := range w.Signals {
 			w.Signals[j].Name, w.Signals[j].Unit = s, s
 		}
+		if d := w.Decision; d != nil {
+			d.Why, d.Sentence = s, s
+		}
 		for j := range w.Objectives {
 			w.Objectives[j].Attained, w.Objectives[j].Sentence, w.Objectives[j].Signal = s, s, s
 		}
 	}
 	for i := range v.Recent {
 		e := &v.Recent[i]
-		e.Namespace, e.Name, e.Decision.Sentence, e.Decision.Rule = s, s, s, "r"
+		e.Namespace, e.Name, e.Decision.Why, e.Decision.Rule = s, s, s, "r"
 		e.Decision.Steps[0].Sentence = s
 	}
 	for i := range v.Targets {

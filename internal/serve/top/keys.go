@@ -123,6 +123,7 @@ func (m *Model) listKey(key string) tea.Cmd {
 	case "enter":
 		if m.selected != "" {
 			m.mode, m.scroll = details, 0
+			return m.fetch()
 		}
 	case "?":
 		m.mode = help

@@ -139,6 +139,9 @@ func (m *Model) fetch() tea.Cmd {
 	}
 	m.busy = true
 	r := &Request{View: m.setup.View, Node: m.cfg.Node, Namespace: m.cfg.Namespace, Sort: m.order(), Offset: m.offset}
+	if m.mode == details && r.View == Workloads {
+		r.Workload = m.selected
+	}
 	if m.filter != nil {
 		r.Query = m.filter.Literal()
 	}

@@ -63,6 +63,7 @@ func (f *Fleet) Print(out io.Writer, name Name, look *Look, p *Printing) error {
 			return err
 		}
 		if p.Format == "yaml" {
+			body = bytes.ReplaceAll(body, []byte("\ufeff"), []byte(`\ufeff`)) // the reader of YAML fails at some of them
 			if body, err = yaml.JSONToYAML(body); err != nil {
 				return err
 			}

@@ -84,7 +84,9 @@ func TestFiveQuestions(t *testing.T) {
 		f("since when, at a glance", nil, "notebook-ann  holds "+most+" idle", ", for ≥3h00m, ")
 		f("why that many replicas, in the list", []string{"4"}, "3+1/4/12", "REPLICAS: serving + starting / desired / maximum")
 		f("who idles, at a glance", nil, fmt.Sprintf("%s idle-held", grouped(idle)), fmt.Sprintf("IDLE-HELD\n  %s/notebook-ann  holds %s idle", namespace, most))
-		f("why that many replicas", []string{"4", "down", "enter"}, "llm/chat", "Tolerance", "vllm requests: 12.1 is within 10 % of the target 12.5: no change")
+		f("why that many replicas", []string{"4"}, "WHY", "llm/chat  ", "  vllm requests: 12.1 is within 10 % of the target 12.5: no change")
+		f("why, and what would change it", []string{"4", "down", "enter"}, "llm/chat", "  why 4 replicas         vllm requests: 12.1 is within 10 % of the target 12.5: no change",
+			"  what would change it   5 replicas if vllm requests is above 13.8 (now 12.1)", "                         3 replicas if vllm requests is below 9.1 for 5 min (now 12.1)")
 		f("what a deletion does", []string{"4", "down", "enter"}, "when it is deleted, the replicas stay (onDelete: Keep)")
 		f("what is broken", nil, "1 of "+plural(nodes, "node")+" with problems", "1 of 2 workloads", node+"  GPULost: GPU 5", "ml/render  SignalsReadable is False")
 		f("what does it cost", nil, fmt.Sprintf("%s USD/h held, of it %s USD/h idle-held", grouped(nodes*6*2), grouped(2*idle)))

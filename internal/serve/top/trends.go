@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/serve/termtext"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -120,30 +121,5 @@ func (t *Trends) Spark(key string, ascii bool) string {
 	if t == nil || t.curves[key] == nil {
 		return strings.Repeat(" ", trendPoints)
 	}
-	levels := []rune("▁▂▃▄▅▆▇█")
-	if ascii {
-		levels = []rune("_.:-=+*#")
-	}
-	var b strings.Builder
-	for _, v := range t.curves[key].values {
-		if math.IsNaN(v) {
-			b.WriteByte(' ')
-			continue
-		}
-		b.WriteRune(levels[int(min(float64(len(levels)-1), max(0, v/100*float64(len(levels)))))])
-	}
-	return b.String()
-}
-
-// bar draws a share from 0 to 1 in n cells.
-func bar(share float64, n int, ascii bool) string {
-	full, rest := "█", "░"
-	if ascii {
-		full, rest = "#", "."
-	}
-	k := int(math.Round(min(1, max(0, share)) * float64(n)))
-	if k == 0 && share > 0.005 {
-		k = 1
-	}
-	return strings.Repeat(full, k) + strings.Repeat(rest, n-k)
+	return termtext.Spark(t.curves[key].values[:], ascii)
 }

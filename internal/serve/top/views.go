@@ -58,7 +58,7 @@ func use(percent *float64, look *Look) Cell {
 	if percent == nil {
 		return Cell{}
 	}
-	return Cell{Text: fmt.Sprintf("%s %3.0f%%", bar(*percent/100, barCells, look.ASCII), *percent), Value: *percent}
+	return Cell{Text: fmt.Sprintf("%s %3.0f%%", termtext.Bar(*percent/100, barCells, look.ASCII), *percent), Value: *percent}
 }
 
 // some is a count that is noted if it is not zero.

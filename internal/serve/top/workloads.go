@@ -105,9 +105,10 @@ func (f *Fleet) workloads(look *Look) Table {
 		{Key: "trend", Head: "LAST 60 S", Least: trendPoints, Rank: 2},
 		{Key: "kept", Head: "KEPT", Right: true, Least: 5},
 		{Key: "last_change_seconds", Head: "CHANGED", Right: true, Rank: 3},
-		{Key: "rule", Head: "RULE", Least: 6, Rank: 4},
+		{Key: "rule", Head: "RULE", Wide: true},
 		{Key: "held_by", Head: "HELD BY", Rest: true, Least: 10, Wide: true, Rank: 1},
-		{Key: "signal", Head: "SIGNAL ÷ TARGET", Rest: true, Least: 20},
+		{Key: "signal", Head: "SIGNAL ÷ TARGET", Least: 20, Wide: true},
+		{Key: "why", Head: "WHY", Rest: true, Least: 40},
 		{Key: "problem", Head: "PROBLEM", Wide: true, Rest: true},
 	}, Legend: "REPLICAS: serving + starting / desired / maximum"}
 	if look.Trends == nil {
@@ -119,10 +120,9 @@ func (f *Fleet) workloads(look *Look) Table {
 		if by := heldBy(w); by != "" {
 			held, t.Columns[t.column("held_by")].Wide = text(by, Warn), false
 		}
-		signal, changed, rule := Cell{}, Cell{}, Cell{}
+		signal, changed, rule, why := Cell{}, Cell{}, Cell{}, Cell{}
 		if s := deciding(w); s != nil {
-			signal = text(fmt.Sprintf("%s %.3g ÷ %.3g%s", s.Name, *s.Value, s.Target, unitOf(s.Unit)))
-			signal.Value = *s.Value / s.Target
+			signal.Text, signal.Value = termtext.Clean(fmt.Sprintf("%s %.3g ÷ %.3g%s", s.Name, *s.Value, s.Target, unitOf(s.Unit))), *s.Value/s.Target
 			if *s.Value > s.Target {
 				signal.Style = Warn
 			}
@@ -132,23 +132,23 @@ func (f *Fleet) workloads(look *Look) Table {
 			changed = Cell{Text: short(d), Value: d.Seconds()}
 		}
 		if w.Decision != nil {
-			rule = text(string(w.Decision.Rule))
+			rule, why = text(string(w.Decision.Rule)), text(w.Decision.Reason())
 		}
 		problem := Cell{Text: "ok", Style: Faint}
 		switch {
 		case w.Problem != "":
 			problem = text(w.Problem, Bad)
-			signal.Text, signal.Style = problem.Text, Bad
+			why = problem
 		case w.Waiting != "":
-			problem = Cell{Text: termtext.Clean(w.Waiting), Style: Warn}
-			signal.Text, signal.Style = problem.Text, Warn
+			problem = text(w.Waiting, Warn)
+			why = problem
 		case w.Actuation == "Advise":
 			problem.Text = "advice only"
 		}
 		t.Rows = append(t.Rows, Row{
 			ID: workloadID(w), Labels: map[string]string{"namespace": w.Namespace, "name": w.Name, "kind": w.Kind, "target": w.Target, "actuation": w.Actuation},
 			Cells: []Cell{
-				text(workloadID(w)), text(w.Kind), replicas(w), {Text: look.Trends.Spark(workloadID(w), look.ASCII)}, kept(w), changed, rule, held, signal, problem,
+				text(workloadID(w)), text(w.Kind), replicas(w), {Text: look.Trends.Spark(workloadID(w), look.ASCII)}, kept(w), changed, rule, held, signal, why, problem,
 			},
 		})
 	}
@@ -185,16 +185,14 @@ func (f *Fleet) decisions(look *Look) Table {
 		}
 		name := e.Namespace + "/" + e.Name
 		change := text(fmt.Sprintf("%d → %d", d.Current, d.Replicas))
-		switch {
-		case e.Advice:
-			change.Text += " (advice)"
-			change.Style = Faint
-		case d.Replicas > d.Current:
+		if e.Advice {
+			change.Text, change.Style = change.Text+" (advice)", Faint
+		} else if d.Replicas > d.Current {
 			change.Style = Good
 		}
 		t.Rows = append(t.Rows, Row{
 			ID: eventID(e), Labels: map[string]string{"namespace": e.Namespace, "name": e.Name, "rule": string(d.Rule)},
-			Cells: []Cell{at, text(name), change, text(string(d.Rule)), text(d.Sentence)},
+			Cells: []Cell{at, text(name), change, text(string(d.Rule)), text(d.Reason())},
 		})
 	}
 	return t

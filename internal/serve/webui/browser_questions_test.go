@@ -20,7 +20,7 @@ func (e explained) Workload(namespace, name string) (d view.WorkloadDetail, ok b
 	v := e.View()
 	for _, w := range v.Workloads {
 		if w.Namespace == namespace && w.Name == name {
-			return view.WorkloadDetail{Time: v.Time, MaxAge: v.MaxAge, Workload: w}, true
+			return view.WorkloadDetail{Time: v.Time, MaxAge: v.MaxAge, Workload: w, Changes: []string{"9 replicas if Utilization is above 97 % for 10 s (now 87)"}}, true
 		}
 	}
 	return d, false
@@ -118,13 +118,16 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		b.do(chromedp.Click(`#glance a[href^="#gpu"]`))
 		b.wants(fmt.Sprintf(`location.hash.startsWith("#gpu") && location.hash.includes(%q)`, n.GPUs[3].UUID))
 
-		// Why a workload has its replicas.
+		// Why a workload has its replicas: in its row, and above all else when it is open, with what would change that.
 		b.do(chromedp.Click(`#views a[href="#workloads"]`))
 		why := v.Workloads[2]
 		b.wants(`document.querySelector("#workloads-q").offsetParent !== null`) // the view is shown
 		b.do(chromedp.Focus("#workloads-q"), chromedp.KeyEvent(why.Name))
 		b.wants(`document.querySelectorAll("#workloads .workload").length === 1`)
 		b.do(chromedp.Click(row(why.Namespace+"/"+why.Name) + " button"))
+		b.wants(fmt.Sprintf(`document.querySelector("#workloads .workload td:nth-child(2)").innerText.replace(/\s+/g, " ").endsWith(%q)`, why.Decision.Why))
+		b.wants(fmt.Sprintf(`document.querySelector(".detail").innerText.replace(/\s+/g, " ").startsWith(%q)`,
+			fmt.Sprintf("Why %d replicas %s 9 replicas if Utilization is above 97 %% for 10 s (now 87)", why.Decision.Replicas, why.Decision.Why)))
 		for _, s := range why.Decision.Steps {
 			b.wants(fmt.Sprintf(`document.querySelector("#view-workloads").innerText.includes(%q)`, s.Sentence))
 		}

@@ -89,7 +89,7 @@ func (l *live) Workload(namespace, name string) (d view.WorkloadDetail, ok bool)
 		l.detail(&d)
 		return d, ok
 	}
-	d.Changes = []string{"Utilization above 97 % for 10 s (now 87): 9 replicas", "Utilization below 41 % for 5 min (now 87): 5 replicas"}
+	d.Changes = []string{"9 replicas if Utilization is above 97 % for 10 s (now 87)", "5 replicas if Utilization is below 41 % for 5 min (now 87)"}
 	d.Conditions = []view.Condition{
 		{Type: "Ready", Status: "True", Reason: "Ready"}, {Type: "RolloutInProgress", Status: "True", Reason: "Rollout", Message: "2 of 4 replicas are new", Notable: true},
 	}
@@ -160,7 +160,7 @@ func demoView() view.View {
 	const demand, held = "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas", "8 needed 9 s ago, and the window is 12 s: 8 instead of 6 for 3 s more"
 	const sentence = demand + "; " + held
 	d := &view.Decision{
-		Time: now, Current: 8, Replicas: 8, Serving: 4, Starting: 4, Sentence: sentence,
+		Time: now, Current: 8, Replicas: 8, Serving: 4, Starting: 4, Why: held, Sentence: sentence,
 		Steps: []view.Step{{Rule: scale.RuleDemand, Before: 8, After: 6, Sentence: demand}, {Rule: scale.RuleStabilization, Before: 6, After: 8, Sentence: held}},
 	}
 	v.Workloads = []view.Workload{
@@ -455,7 +455,7 @@ func TestBrowserShowsWhatIsOld(t *testing.T) {
 	b.wants(listed)
 	b.wants(`document.querySelector('` + row("llm/hung") + `').classList.contains("old") && document.querySelector('` + row("llm/hung") + `').innerText.includes("last decision")`)
 	b.wants(`!document.querySelector('` + row("llm/chat") + `').classList.contains("old")`)
-	b.wants(`/starting, 40 s, usually 120 s/.test(document.querySelector('` + row("llm/chat") + `').innerText)`)
+	b.wants(`/starting\s+40 s, usually 120 s/.test(document.querySelector('` + row("llm/chat") + `').innerText)`)
 	b.wants(`[...document.querySelectorAll("#problem-list li")].map((e) => e.innerText).join().includes("llm/hung: last decision")`)
 	b.shoot("old-light")
 	b.do(chromedp.Click(`#views a[href="#fleet"]`))
@@ -666,7 +666,7 @@ func TestBrowserRanges(t *testing.T) {
 	b.do(chromedp.Focus(".mark:nth-child(1)"), chromedp.KeyEvent("\r"))
 	b.wants(`document.querySelector(".picked .steps li").innerText.includes("Utilization") && document.querySelector(".mark").getAttribute("aria-pressed") === "true"`)
 	b.wants(`document.querySelectorAll(".bands li").length === 2 && document.querySelector(".detail .notable").innerText.includes("RolloutInProgress is True")`)
-	b.wants(`document.querySelector(".cols").innerText.includes("Utilization above 97 %")`)
+	b.wants(`document.querySelector(".reason").innerText.includes("9 replicas if Utilization is above 97 %")`)
 	link = eval[string](b, `location.href`)
 	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link))
 	b.wants(`document.querySelector(".picked .steps li")?.innerText.includes("Utilization")`)

@@ -5,6 +5,7 @@
 package view
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
@@ -292,10 +293,14 @@ type Decision struct {
 	Starting      int32      `json:"starting"`
 	Unschedulable int32      `json:"unschedulable"`
 	Rule          scale.Rule `json:"rule"`
-	Sentence      string     `json:"sentence"`
+	Why           string     `json:"why"`      // the sentence of the step that made it
+	Sentence      string     `json:"sentence"` // those of all steps
 	Steps         []Step     `json:"steps"`
 	Inputs        []Input    `json:"inputs,omitempty"` // of an Event and of a WorkloadDetail
 }
+
+// Reason is why the replicas are that many, in one sentence. A controller of before has no Why.
+func (d *Decision) Reason() string { return cmp.Or(d.Why, d.Sentence) }
 
 // Input is the value of a signal in a decision.
 type Input struct {

@@ -88,7 +88,7 @@ function placeMarks(plot) {
   const inRange = plot.decisions.filter((e) => { const t = Date.parse(e.decision.time) / 1000; return t >= min && t <= max; }).slice(0, 60);
   keyed(plot.marks, inRange, (e) => e.decision.time, (e) => {
     const d = e.decision, text = when(d.time, new Date()) + ": " + d.current + " → " + d.replicas + ", " + d.rule;
-    return button(d.replicas > d.current ? "▲" : "▼", { class: "mark " + (d.replicas > d.current ? "up" : "down"), "aria-label": "decision at " + text, title: text + "\n" + d.sentence }, () => plot.open(e));
+    return button(d.replicas > d.current ? "▲" : "▼", { class: "mark " + (d.replicas > d.current ? "up" : "down"), "aria-label": "decision at " + text, title: text + "\n" + d.why }, () => plot.open(e));
   }, (b, e) => {
     b.style.left = Math.round(u.valToPos(Date.parse(e.decision.time) / 1000, "x")) + "px";
     b.setAttribute("aria-pressed", String(plot.opened === e.decision.time));

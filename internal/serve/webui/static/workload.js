@@ -37,11 +37,11 @@ function makeDetail(r) {
   const buttons = ranges.map((x) => button(x.name, { class: "link", title: x.title, "data-range": x.id }, () => chooseRange(x)));
   const d = {
     key: r.key, w: r.w, points: null, pointsAt: 0, answer: null, answerAt: 0, range: rangeNow(),
-    note: el("span", { class: "dim", role: "status" }), plot: newPlot((e) => openMark(e)), bands: el("ul", { class: "bands" }), why: el("div", { class: "cols" }), picked: el("div", { class: "picked", role: "status" }),
+    note: el("span", { class: "dim", role: "status" }), plot: newPlot((e) => openMark(e)), bands: el("ul", { class: "bands" }), reason: el("div", { class: "reason" }), why: el("div", { class: "cols" }), picked: el("div", { class: "picked", role: "status" }),
     objectives: el("div"), deletion: el("p", { class: "dim" }), past: el("ol", { class: "decisions" }), root: null, buttons,
   };
   d.plot.opened = route.p.get("at") || "";
-  const box = el("div", { class: "detail" },
+  const box = el("div", { class: "detail" }, d.reason,
     el("div", { class: "ranges", role: "group", "aria-label": "Range of the chart" }, ...buttons, d.note), d.plot.box, d.bands, d.picked, d.objectives, d.why,
     el("h3", {}, "Decisions that changed it"), d.past, d.deletion,
     el("p", {}, link("What would another policy have cost and kept?", "backtest", { of: r.key })));
@@ -143,7 +143,7 @@ function drawPicked(d) {
 function decisionItem(e, today, named) {
   const d = e.decision, item = el("details");
   item.append(el("summary", {}, el("time", { datetime: d.time, title: d.time }, when(d.time, today)), named ? link(keyOf(e), "workloads", { open: keyOf(e), at: d.time }) : "",
-    el("span", { class: "move " + (e.advice ? "advice" : d.replicas > d.current ? "up" : "down") }, (e.advice ? "advice " : "") + d.current + " → " + d.replicas), el("span", { class: "rule" }, d.rule), el("span", {}, d.sentence)));
+    el("span", { class: "move " + (e.advice ? "advice" : d.replicas > d.current ? "up" : "down") }, (e.advice ? "advice " : "") + d.current + " → " + d.replicas), el("span", { class: "rule" }, d.rule), el("span", {}, d.why)));
   item.addEventListener("toggle", () => {
     if (item.open && item.children.length === 1) item.append(stepsOf(d), inputsOf(d));
   });
@@ -155,15 +155,24 @@ const drawDecisionList = (box, list, today, named) => keyed(box, list, (e) => ke
 // ---- all of it ----
 
 function drawWhy(d) {
-  const x = d.answer.workload.decision, changes = d.answer.changes, c = d.answer.conditions || [];
-  const text = JSON.stringify([x && [x.replicas, x.steps], changes, c, x && (x.inputs || []).map((i) => [i.signal, signalValue(i)])]);
+  const x = d.answer.workload.decision, c = d.answer.conditions || [];
+  const text = JSON.stringify([x && [x.replicas, x.steps], c, x && (x.inputs || []).map((i) => [i.signal, signalValue(i)])]);
   if (d.why.shows === text) return;
   d.why.shows = text;
   const open = d.why.querySelector("details")?.open;
   d.why.replaceChildren(
-    el("section", {}, el("h3", {}, "Why these replicas"), x ? stepsOf(x) : el("p", { class: "dim" }, "No decision yet."), x ? inputsOf(x) : ""),
-    el("section", {}, el("h3", {}, "What would change it"), !changes ? el("p", { class: "dim" }, "Not known at the moment.") : changes.length ? el("ul", { class: "plain" }, ...changes.map((t) => el("li", {}, t))) : el("p", { class: "dim" }, "No change of a single signal."),
-      c.length ? el("h3", {}, "Conditions") : "", conditionList(c, open)));
+    el("section", {}, el("h3", {}, "Rules and inputs"), x ? stepsOf(x) : el("p", { class: "dim" }, "No decision yet."), x ? inputsOf(x) : ""),
+    el("section", {}, c.length ? el("h3", {}, "Conditions") : "", conditionList(c, open)));
+}
+
+// drawReason says why the workload has its replicas, and what would change that.
+function drawReason(d) {
+  const x = d.w.decision, changes = d.answer && d.answer.changes;
+  const text = JSON.stringify([x && [x.replicas, x.why], changes]);
+  if (d.reason.shows === text) return;
+  d.reason.shows = text;
+  d.reason.replaceChildren(...(!x ? [] : [el("h3", {}, "Why " + plural(x.replicas, "replica")), el("p", {}, x.why),
+    changes && changes.length ? el("ul", { class: "plain" }, ...changes.map((t) => el("li", {}, t))) : el("p", { class: "dim" }, changes ? "No change of a single signal would change it." : "What would change it is not known at the moment.")]));
 }
 
 function conditionList(all, open) {
@@ -187,6 +196,7 @@ function drawAnswer(d) {
     setText(e.lastChild, s.name + ", " + when(s.from, today) + (s.until ? " to " + when(s.until, today) : " until now") + (s.text ? ": " + s.text : ""));
   });
   drawWhy(d);
+  drawReason(d);
   drawPicked(d);
   if (d.plot.decisions.length) drawDecisionList(d.past, d.plot.decisions, today, false);
   else replace(d.past, [], last && last.v.leader ? "None since this controller leads." : "This replica does not lead. The leader's page shows the changes.");
@@ -198,6 +208,7 @@ function drawDetail(root, r, shown) {
   d.w = r.w;
   setText(d.deletion, d.w.deletion ? "When the GPUAutoscaler is deleted, " + d.w.deletion + "." : "");
   if (addPoint(d)) drawPoints(d);
+  drawReason(d);
   const all = r.w.objectives || [], text = JSON.stringify(all);
   if (d.objectives.shows === text) return;
   d.objectives.shows = text;

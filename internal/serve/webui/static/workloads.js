@@ -118,9 +118,10 @@ function stateOf(w, shown) {
   const wait = waiting(w, shown.now);
   if (w.override) return { rank: 4, text: "overridden", why: w.override, look: "note" };
   if (w.idle) return { rank: 5, text: "idle", why: w.idle, look: "note" };
-  if (wait) return { rank: 5, text: "starting", why: wait, look: "note" };
-  if ((w.schedules || []).length) return { rank: 6, text: "scheduled", why: "active schedules: " + w.schedules.join(", "), look: "note" };
-  return { rank: 7, text: w.actuation === "Advise" ? "advice only" : "ok", why: w.hpa ? "HorizontalPodAutoscaler " + w.hpa + " sets the replicas" : "", look: "dim" };
+  if (!wait && (w.schedules || []).length) return { rank: 6, text: "scheduled", why: "active schedules: " + w.schedules.join(", "), look: "note" };
+  const why = [wait, w.hpa ? "HorizontalPodAutoscaler " + w.hpa + " sets the replicas" : "", w.decision ? w.decision.why : ""].filter(Boolean).join("; ");
+  if (wait) return { rank: 5, text: "starting", why: why.replace(/^starting, /, ""), look: "note" };
+  return { rank: 7, text: w.actuation === "Advise" ? "advice only" : "ok", why, look: "dim" };
 }
 
 const lastChange = (v, w) => v.recent.find((e) => e.namespace === w.namespace && e.name === w.name);
@@ -188,6 +189,7 @@ function drawRow(tr, r, shown) {
   setText(state.firstChild, r.state.text);
   setClass(state.firstChild, r.state.look);
   setText(state.lastChild, r.state.why);
+  state.lastChild.title = r.state.why;
   setText(replicas.firstChild, !d ? "–" : d.replicas === d.current ? String(d.current) : d.current + " → " + d.replicas);
   setText(replicas.lastChild, !d ? "" : d.serving + " serving" + (d.starting ? ", " + d.starting + " starting" : "") + (d.unschedulable ? ", " + d.unschedulable + " unschedulable" : "") + ", " + w.min + " to " + w.max);
   const s = signal || (w.signals || [])[0], share = signal ? signal.value / signal.target : 0;
