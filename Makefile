@@ -161,7 +161,7 @@ bin/lws: test/lws/go.mod test/lws/go.sum
 	cd test/lws && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ sigs.k8s.io/lws/cmd
 
 # The packages that take minutes start first, so that none of them is left for the end. A package has a control plane of
-# its own and takes a third of a core: it waits for timers.
+# its own and takes half a core: four of them keep two cores busy, and more take as long.
 LONGEST := ./test/e2e ./test/e2e/lifecycle ./test/e2e/external ./test/e2e/doctor ./test/e2e/starved ./test/e2e/sweep ./test/e2e/history ./test/monitoring ./test/e2e/ledger
 
 e2e: kube all fakes bin/lws $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
