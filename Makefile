@@ -162,10 +162,11 @@ bin/lws: test/lws/go.mod test/lws/go.sum
 
 # The packages that take minutes start first, so that none of them is left for the end. A package has a control plane of
 # its own and takes half a core: four of them keep two cores busy, and more take as long.
-LONGEST := ./test/e2e ./test/e2e/lifecycle ./test/e2e/external ./test/e2e/doctor ./test/e2e/starved ./test/e2e/sweep ./test/e2e/history ./test/monitoring ./test/e2e/ledger
+LONGEST := ./test/e2e ./test/e2e/lifecycle ./test/e2e/external ./test/e2e/doctor ./test/e2e/starved ./test/e2e/sweep ./test/e2e/history ./test/monitoring ./test/e2e/ledger \
+	./test/e2e/groups ./test/e2e/exporter ./test/realnode
 
 e2e: kube all fakes bin/lws $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
-	$(call go_test,e2e,-count=1 -p 4 $(QUICK) -tags e2e -timeout 30m $(LONGEST) ./test/e2e/... ./test/realnode ./internal/promql/client ./internal/promql/queries)
+	$(call go_test,e2e,-count=1 -p 4 $(QUICK) -tags e2e -timeout 30m $(LONGEST) ./test/e2e/... ./internal/promql/client ./internal/promql/queries)
 	$(call go_test,fleet,-count=1 $(QUICK) -tags e2e -timeout 10m ./test/fleet)
 	@$(MAKE) --no-print-directory -j2 --output-sync e2e-install e2e-release
 
