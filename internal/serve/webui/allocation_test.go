@@ -213,8 +213,20 @@ func TestHoldersCosts(t *testing.T) {
 	if h := read(); h.Cost != nil || h.Unpriced != 0 {
 		t.Errorf("without prices: %+v", h)
 	}
+	// Since they are idle, a pod's GPUs have cost their price times that time, at least where one may have been idle longer.
+	v.Nodes[0].GPUs[0].IdleSince, v.Nodes[0].GPUs[1].IdleSince, v.Nodes[0].GPUs[1].IdleAtLeast = v.Time.Add(-90*time.Minute), v.Time.Add(-time.Hour), true
+	p = New(fixed{v}, nil)
 	p.Prices, _ = price.Parse("H200=4,A100=3")
 	h := read()
+	since := map[string]string{}
+	for _, x := range h.Holders {
+		if since[x.Pod] = fmt.Sprint(x.AtLeast); x.SinceIdle != nil {
+			since[x.Pod] = fmt.Sprintf("%g %v", *x.SinceIdle, x.AtLeast)
+		}
+	}
+	if want := map[string]string{"pa": "6 false", "pa2": "1.5 true", "pb": "1.5 true", "pb2": "false"}; !maps.Equal(since, want) || h.SinceIdle == nil || *h.SinceIdle != 9 || !h.AtLeast {
+		t.Errorf("since they are idle: %v, in all %v %v; want %v and 9", since, h.SinceIdle, h.AtLeast, want)
+	}
 	got := map[string]string{}
 	for _, x := range h.Holders {
 		got[x.Pod] = fmt.Sprintf("%v %g", x.Cost != nil, x.Unpriced)
@@ -245,6 +257,25 @@ func TestHoldersCosts(t *testing.T) {
 	sum("A100=2", "2.5 without 1")
 	sum("A100=2,pool:spot=0.5", "3 without 0")
 	sum("H200=1", "nothing of 3")
+	// They are added up once for all viewers with the same rights and prices.
+	x, err := p.renderer.see(p.renderer.current(), &scope{all: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := func(list string) *Holder {
+		own, _ := price.Parse(list)
+		h := x.idleHolders(&p.Prices, &own)
+		return &h.Holders[0]
+	}
+	if first("") != first("") || first("A100=2") != first("A100=2") || first("") == first("A100=2") {
+		t.Error("the holders are added up for each request, or by other prices")
+	}
+	for i := range 2 * keptHolders {
+		first(fmt.Sprint(i + 1))
+	}
+	if len(x.held) > keptHolders {
+		t.Errorf("%d lists are kept, want at most %d", len(x.held), keptHolders)
+	}
 	for _, bad := range []string{"x", "A100=-1", "NaN"} {
 		if w := ask(p.Handler(), "/api/v1/holders?price="+bad); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "price: ") {
 			t.Errorf("%q: %d %s", bad, w.Code, w.Body)
