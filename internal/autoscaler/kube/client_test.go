@@ -86,9 +86,9 @@ func TestSlim(t *testing.T) {
 	gpus := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8"), "example.com/gpu": resource.MustParse("1"), "cpu": resource.MustParse("64")}
 	n, err := Slim([]string{"example.com/gpu"})(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b", "karpenter.sh/nodepool": "gpu", "nvidia.com/gpu.product": "NVIDIA-H100"}},
-		Status:     corev1.NodeStatus{Capacity: gpus, Conditions: []corev1.NodeCondition{{Type: "Ready"}, {Type: "GPUHealthy", Status: "False", Reason: "GPULost"}}},
+		Status:     corev1.NodeStatus{Capacity: gpus, Conditions: []corev1.NodeCondition{{Type: "Ready"}, {Type: "GPUHealthy", Status: "False", Reason: "GPULost", LastTransitionTime: metav1.Time{Time: time.Unix(9, 0)}}}},
 	})
-	if node, ok := n.(*corev1.Node); err != nil || !ok || node.Name != "n" || len(node.Labels) != 2 || len(node.Status.Capacity) != 2 || len(node.Status.Conditions) != 1 || node.Status.Conditions[0].Reason != "GPULost" {
+	if node, ok := n.(*corev1.Node); err != nil || !ok || node.Name != "n" || len(node.Labels) != 2 || len(node.Status.Capacity) != 2 || len(node.Status.Conditions) != 1 || node.Status.Conditions[0].Reason != "GPULost" || node.Status.Conditions[0].LastTransitionTime.Unix() != 9 {
 		t.Errorf("of a Node %+v, %v", n, err)
 	}
 	c, err := Slim(nil)(&resourcev1.ResourceClaim{

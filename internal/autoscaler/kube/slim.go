@@ -162,7 +162,9 @@ func slimNode(node *corev1.Node, more []string) *corev1.Node {
 	}
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; string(c.Type) == gpu.NodeHealthCondition {
-			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, Reason: excerpt.Of(c.Reason, maxPodReason), Message: excerpt.Of(c.Message, maxPodMessage)}}
+			slim.Status.Conditions = []corev1.NodeCondition{{
+				Type: c.Type, Status: c.Status, Reason: excerpt.Of(c.Reason, maxPodReason), Message: excerpt.Of(c.Message, maxPodMessage), LastTransitionTime: c.LastTransitionTime,
+			}}
 		}
 	}
 	return slim

@@ -46,7 +46,7 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 	states := view.View{MaxAge: fresh}
 	for i := range nodes {
 		about := devices.About(nodes[i].Name)
-		nodes[i].Pool, nodes[i].Model, nodes[i].Fault = about.Pool, about.Model, about.Fault
+		nodes[i].Pool, nodes[i].Model, nodes[i].Fault, nodes[i].FaultSince = about.Pool, about.Model, about.Fault, about.FaultSince
 		for j := range nodes[i].GPUs {
 			g := &nodes[i].GPUs[j]
 			g.Lost = gpu.IsLost(about.Fault, g.UUID)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
@@ -103,10 +104,11 @@ func TestLostGPUs(t *testing.T) {
 	for _, f := range health.Faults(now) {
 		messages = append(messages, f.Message)
 	}
-	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionFalse, Reason: gpu.FaultLost, Message: strings.Join(messages, "; ")})
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: gpu.NodeHealthCondition, Status: corev1.ConditionFalse, Reason: gpu.FaultLost, Message: strings.Join(messages, "; "), LastTransitionTime: metav1.Time{Time: now.Add(-time.Hour)}})
 	devices.NodeChanged(n, false)
 	podtest.Expose(t, store, "agent-a", series.TargetLabels{Node: "a"}, now, podtest.Utilization("GPU-1", 50, nil), podtest.Utilization("GPU-2", 50, nil))
-	if got := Nodes(store, devices, &podtest.List{}, now, time.Second)[0].GPUs; len(got) != 2 || got[0].Lost || !got[1].Lost {
+	got := Nodes(store, devices, &podtest.List{}, now, time.Second)[0]
+	if len(got.GPUs) != 2 || got.GPUs[0].Lost || !got.GPUs[1].Lost || !got.FaultSince.Equal(now.Add(-time.Hour)) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -282,7 +282,7 @@ func TestHoldersCosts(t *testing.T) {
 		}
 	}
 	body := ask(p.Handler(), "/api/v1/view").Body.String()
-	if !strings.Contains(body, `"cost":{"usdPerHour":7,"idleHeldUSDPerHour":7,"unpricedGPUs":1,"unpricedIdleHeldGPUs":1}`) {
+	if !strings.Contains(body, `"cost":{"usdPerHour":7,"idleHeldUSDPerHour":7,"unpricedGPUs":1,"unpricedIdleHeldGPUs":1,"unpricedFreeGPUs":1}`) {
 		t.Errorf("the view is %s", body)
 	}
 }

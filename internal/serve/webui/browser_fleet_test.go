@@ -5,6 +5,7 @@ package webui
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
@@ -43,7 +44,7 @@ func TestBrowserLargeFleet(t *testing.T) {
 	b.do(chromedp.Click("#problems-more"))
 	b.wants(`/1 to 50 of 100 nodes/.test(document.querySelector("#nodes-count").innerText) && document.activeElement.id === "nodes-q"`)
 	b.do(chromedp.KeyEvent("00907"))
-	b.wants(rows(1) + ` && document.querySelector("#fleet .node").innerText.includes("8 of 8 GPUs without a fresh utilisation")`)
+	b.wants(rows(1) + ` && document.querySelector("#fleet .node").innerText.includes("8 of 8 GPUs stale")`)
 
 	// One node's GPUs and pods.
 	b.do(chromedp.Focus("#fleet .node button"), chromedp.KeyEvent("\r"))
@@ -126,18 +127,20 @@ func TestBrowserCosts(t *testing.T) {
 	b.fits("costs on a phone")
 }
 
-// Nodes of a pool with the same fault are one line with their number, the rarest fault is first, and a
-// line opens its nodes. Many workloads with problems hide no node's fault.
+// Nodes of a pool with the same fault are one line with their number, their GPUs and since when, the most GPUs first, and
+// a line opens its nodes. Many workloads with problems hide no node's fault.
 func TestBrowserProblemsOfOneKind(t *testing.T) {
 	b := openBrowser(t)
 	fleet := largeFleet(10000)
 	for i := range fleet.Targets {
 		if !fleet.Targets[i].Up {
+			fleet.Targets[i].LastSuccess = fleet.Time.Add(-3 * time.Hour)
 			fleet.Targets[i].Error = fmt.Sprintf("no answer within 5s: dial tcp 10.0.%d.%d:9400: i/o timeout", i/250, i%250)
 		}
 	}
 	odd, other := &fleet.Nodes[5003], &fleet.Nodes[4003]
 	odd.Fault, other.Fault = "GPULost: "+odd.GPUs[2].UUID+" cannot be read any more", "GPULost: "+other.GPUs[5].UUID+" cannot be read any more"
+	fleet.Nodes[6001].FaultSince = fleet.Time.Add(-time.Hour)
 	fleet.Nodes[6001].Fault = "RowRemapFailure: " + fleet.Nodes[6001].GPUs[0].UUID + ": a row of its memory could not be remapped"
 	for i := range 9 {
 		fleet.Workloads[i].Problem = "SignalsReadable is False: no sample"
@@ -148,12 +151,12 @@ func TestBrowserProblemsOfOneKind(t *testing.T) {
 	text := func(list string) string {
 		return `[...document.querySelectorAll("` + list + ` li")].map((e) => e.innerText.replace(/\s+/g, " "))`
 	}
-	down, lost := fleet.Nodes[7].Name+" and 99 other nodes of a3-highgpu-7: agent: no answer within 5s: dial tcp 10.0.0.7:9400: i/o timeout; 8 of 8 GPUs", other.Name+" and 1 other node of a3-highgpu-3: GPULost: "
-	b.wants(fmt.Sprintf(`((l) => l.length === 8 && l.slice(0, 5).every((s) => s.includes("SignalsReadable")) && l[5].startsWith(%q) && l[6].startsWith(%q) && l[7].startsWith(%q) && l[7].trim().endsWith("show"))(%s)`,
-		fleet.Nodes[6001].Name+" of a3-highgpu-1: RowRemapFailure", lost, down, text("#problem-list")))
+	down, lost := fleet.Nodes[7].Name+" and 99 other nodes of a3-highgpu-7, 800 GPUs, the first since ", other.Name+" and 1 other node of a3-highgpu-3, 2 GPUs: GPULost: "
+	b.wants(fmt.Sprintf(`((l) => l.length === 8 && l.slice(0, 5).every((s) => s.includes("SignalsReadable")) && l[5].startsWith(%q) && / \(3 h\): agent: no answer within 5s: dial tcp 10.0.0.7:9400: i.o timeout; 8 of 8 GPUs stale show *$/.test(l[5]) && l[6].startsWith(%q) && l[7].startsWith(%q))(%s)`,
+		down, lost, fleet.Nodes[6001].Name+" of a3-highgpu-1, 1 GPU, since ", text("#problem-list")))
 	b.wants(`document.querySelector("#problem-more").innerText === "show 4 more problems" && document.querySelector("#problem-list").getBoundingClientRect().bottom < innerHeight`)
 	b.shoot("alike-workloads")
-	b.wants(`document.querySelector("#problem-list li:nth-child(6) .show").hidden`)
+	b.wants(`document.querySelector("#problem-list li:nth-child(8) .show").hidden`)
 	b.do(chromedp.Focus(`#problem-list li:nth-child(7) .show[aria-label="show the 2 nodes"]`), chromedp.KeyEvent("\r"))
 	only := func(n int) string {
 		return fmt.Sprintf(`document.querySelector("#nodes-count").innerText === "1 to %d of %d nodes" && document.querySelectorAll("#fleet .node").length === %d`, min(n, 50), n, min(n, 50))
@@ -163,8 +166,8 @@ func TestBrowserProblemsOfOneKind(t *testing.T) {
 	b.wants(`document.querySelector("#nodes-count").innerText === "1 to 50 of 10,000 nodes" && document.querySelector("#nodes-alike").hidden && document.activeElement.id === "nodes-q"`)
 
 	// The same on the fleet.
-	b.wants(fmt.Sprintf(`((l) => l.length === 3 && l[1].startsWith(%q) && l[2].startsWith(%q))(%s)`, lost, down, text("#problems")))
-	b.do(chromedp.Focus(`#problems li:nth-child(3) button[aria-label="show the 100 nodes"]`), chromedp.KeyEvent("\r"))
+	b.wants(fmt.Sprintf(`((l) => l.length === 3 && l[0].startsWith(%q) && l[1].startsWith(%q))(%s)`, down, lost, text("#problems")))
+	b.do(chromedp.Focus(`#problems li:nth-child(1) button[aria-label="show the 100 nodes"]`), chromedp.KeyEvent("\r"))
 	b.wants(only(100) + ` && document.activeElement.id === "nodes-alike" && location.hash.includes("alike=")`)
 	b.shoot("alike-fleet")
 	b.size(360, 900, "dark")

@@ -43,7 +43,7 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		}
 		n := &v.Nodes[nodes/2]
 		n.GPUs[3].TemperatureC, n.Fault = percent(91), "GPULost: GPU 5"
-		n.GPUs[5].Lost = true
+		n.GPUs[5].Lost, n.FaultSince = true, time.Now().Add(-2*time.Hour)
 		three, hot := 3, "91 °C on "+n.Name+", GPU 3"
 		n.GPUs[3].Index = &three
 		n.GPUs[4].Utilization, n.GPUs[4].Owners[0].Pod, n.GPUs[4].HeldSince = percent(0), "notebook-ann", time.Now().Add(-3*time.Hour)
@@ -66,13 +66,14 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		// What is broken: at the top of the first view.
 		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(url))
 		b.wants(`document.body.innerText.includes("SignalsReadable is False: no sample of pod chat-1")`)
-		b.wants(`document.querySelector("#problem-list").innerText.includes("GPULost: GPU 5")`) // also beside a hundred nodes with another one
+		lostLine := fmt.Sprintf(` of %s, 1 GPU, since \d\d:\d\d:\d\d \(2 h\): GPULost: GPU 5; 1 of 8 GPUs stale`, n.Pool)
+		b.wants(fmt.Sprintf(`/%s/.test($("problem-list").innerText) && $("problem-list").getBoundingClientRect().bottom < innerHeight`, lostLine)) // also beside a hundred nodes with another one
 
 		// Which GPU is hot, who idles and what it costs: on every view.
 		cost := map[int]string{3: "$36.00", 10_000: "$120,000"}[nodes]
 		for _, view := range []string{"decisions", "fleet", "workloads"} {
 			b.do(chromedp.Click(`#views a[href="#` + view + `"]`))
-			glance(map[int]string{3: "with problems: 1 node, 1 workload", 10_000: "with problems: 101 nodes, 1 workload"}[nodes])
+			glance(map[int]string{3: "with problems: 1 node (1 GPU), 1 workload", 10_000: "with problems: 101 nodes (801 GPUs), 1 workload"}[nodes])
 			glance("hottest: " + hot)
 			glance(fmt.Sprintf("most idle-held: %s/notebook-ann, 1 GPU, $2.00/h", n.GPUs[4].Owners[0].Namespace))
 			glance("held GPUs: " + cost + "/h, of it $2.00/h idle-held")
@@ -80,8 +81,12 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		b.wants(`!$("view-workloads").hidden`)
 		b.shoot(fmt.Sprintf("questions-%d-workloads", nodes))
 		b.do(chromedp.Click(`#views a[href="#fleet"]`))
-		b.wants(`document.querySelector("#view-fleet").innerText.includes("GPULost: GPU 5")`)
-		if nodes > 3 {
+		b.wants(fmt.Sprintf(`/%s/.test($("problems").innerText) && [...document.querySelectorAll("#problems button")].some((e) => e.innerText === %q)`, lostLine, n.Name))
+		if nodes == 3 { // a problem leads to its node
+			b.do(chromedp.Click("#problems button:first-child"))
+			b.wants(fmt.Sprintf(`document.activeElement.closest("#fleet .node").innerText.includes(%q)`, n.Name))
+		} else { // the most GPUs first
+			b.wants(`/^gke-fleet-a3-highgpu-8g-00007.internal and 99 other nodes of a3-highgpu-7, 800 GPUs, the first since /.test($("problems").innerText)`)
 			b.wants(`document.querySelector("#problems-more").innerText === "show all 101 nodes with problems"`)
 		}
 

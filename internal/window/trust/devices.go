@@ -66,6 +66,7 @@ func (d *Devices) NodeChanged(node *corev1.Node, gone bool) {
 type About struct {
 	Pool, Model string // that its labels name
 	Fault       string // why GPUHealthy is False
+	FaultSince  time.Time
 	// USDPerHour is the price of one of its GPUs, whole; nil: it has none.
 	USDPerHour *float64
 }
@@ -86,7 +87,7 @@ func aboutNode(node *corev1.Node) About {
 	}
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == gpu.NodeHealthCondition && c.Status == corev1.ConditionFalse {
-			a.Fault = c.Reason + ": " + c.Message
+			a.Fault, a.FaultSince = c.Reason+": "+c.Message, c.LastTransitionTime.Time
 		}
 	}
 	return a

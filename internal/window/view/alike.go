@@ -73,40 +73,53 @@ func isOwn(word string) bool {
 }
 
 // problemsOf returns the nodes with problems: first one of each group, then the others, those with the
-// most stale GPUs first. Of the groups, the smallest ones are first, and every kind is before the second
-// pool of a kind.
+// most stale GPUs first. Groups with stale or unhealthy GPUs are before others, and those with the most GPUs and
+// nodes before smaller ones. A kind's first pool is before the second pool of any kind, so that a fault of many
+// pools does not hide another one.
 func problemsOf(nodes []NodeSummary) (worst []NodeSummary, omitted int) {
-	var groups []int // indexes of their first nodes
 	var others []NodeSummary
-	size, keys := map[group]int{}, map[int]group{}
+	at := map[group]int{} // index in worst
 	for i := range nodes {
-		if len(nodes[i].Problems) == 0 {
-			continue
-		}
-		g := nodes[i].alike()
-		if size[g]++; size[g] > 1 {
-			others = append(others, nodes[i])
-			continue
-		}
-		keys[i] = g
-		groups = append(groups, i)
-	}
-	slices.SortStableFunc(groups, func(a, b int) int { return cmp.Compare(size[keys[a]], size[keys[b]]) })
-	pools := map[string]int{} // of a kind, so far
-	turn := map[int]int{}
-	for _, i := range groups {
-		turn[i] = pools[keys[i].kind]
-		pools[keys[i].kind]++
-	}
-	slices.SortStableFunc(groups, func(a, b int) int { return cmp.Compare(turn[a], turn[b]) })
-	worst = make([]NodeSummary, 0, len(groups)+len(others))
-	for _, i := range groups {
 		n := nodes[i]
-		n.Alike = size[keys[i]]
-		worst = append(worst, n)
+		if len(n.Problems) == 0 {
+			continue
+		}
+		g := n.alike()
+		first, known := at[g]
+		if !known {
+			first, at[g] = len(worst), len(worst)
+			worst = append(worst, n)
+		} else {
+			others = append(others, n)
+		}
+		of := &worst[first]
+		of.Alike++
+		of.AlikeGPUs += n.ProblemGPUs
+		if since := n.ProblemSince; !since.IsZero() && (of.AlikeSince.IsZero() || since.Before(of.AlikeSince)) {
+			of.AlikeSince = since
+		}
 	}
+	slices.SortStableFunc(worst, func(a, b NodeSummary) int {
+		return cmp.Or(cmp.Compare(severity(&b), severity(&a)), cmp.Compare(b.AlikeGPUs, a.AlikeGPUs), cmp.Compare(b.Alike, a.Alike))
+	})
+	pools := map[string]int{} // of a kind, so far
+	turns := make(map[string]int, len(worst))
+	for i := range worst {
+		kind := worst[i].alike().kind
+		turns[worst[i].Name] = pools[kind]
+		pools[kind]++
+	}
+	slices.SortStableFunc(worst, func(a, b NodeSummary) int { return cmp.Compare(turns[a.Name], turns[b.Name]) })
 	slices.SortStableFunc(others, func(a, b NodeSummary) int {
 		return cmp.Or(cmp.Compare(b.Stale, a.Stale), cmp.Compare(len(b.Problems), len(a.Problems)), cmp.Compare(a.Name, b.Name))
 	})
 	return Fit(append(worst, others...), maxProblems, bytesProblems)
+}
+
+// severity is higher for a node with stale or unhealthy GPUs.
+func severity(n *NodeSummary) int {
+	if n.severe {
+		return 1
+	}
+	return 0
 }

@@ -3,6 +3,7 @@
 package view
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -21,19 +22,19 @@ func TestCounts(t *testing.T) {
 		{Utilization: value(50), Age: 6 * time.Second, Owners: []Owner{{}}},
 		{Owners: []Owner{{}}},
 		{Lost: true, Utilization: value(90), TemperatureC: value(99), Owners: []Owner{{}}},
-	}}, {Name: "empty", Fault: "GPULost: GPU 3"}}}
+	}}, {Name: "empty", Fault: "GPULost: GPU 3", FaultSince: time.Unix(9, 0)}}}
 	nodes := v.NodeSummaries()
 	n := nodes[0]
-	n.sum, n.fresh, n.cost = 0, 0, Cost{}
+	n.sum, n.fresh, n.cost, n.severe = 0, 0, Cost{}, false
 	want := NodeSummary{
-		Name: "n", Pool: "p", Cells: "400..--x", Problems: []string{"3 of 8 GPUs without a fresh utilisation"},
-		Counts: Counts{Nodes: 1, ProblemNodes: 1, GPUs: 8, Allocated: 6, Active: 2, Idle: 1, Free: 2, Stale: 3, Utilization: value(33.5)},
+		Name: "n", Pool: "p", Cells: "400..--x", Problems: []string{"3 of 8 GPUs stale"},
+		Counts: Counts{Nodes: 1, ProblemNodes: 1, ProblemGPUs: 3, GPUs: 8, Allocated: 6, Active: 2, Idle: 1, Free: 2, Stale: 3, Utilization: value(33.5)},
 	}
-	if d := cmp.Diff(want, n, cmp.AllowUnexported(Counts{})); d != "" {
+	if d := cmp.Diff(want, n, cmp.AllowUnexported(Counts{}, NodeSummary{})); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff([]string{"GPULost: GPU 3"}, nodes[1].Problems); d != "" || nodes[1].Utilization != nil {
-		t.Errorf("%s, utilisation %v", d, nodes[1].Utilization)
+	if e := &nodes[1]; !slices.Equal(e.Problems, []string{"GPULost: GPU 3"}) || e.Utilization != nil || e.ProblemGPUs != 0 || !e.ProblemSince.Equal(time.Unix(9, 0)) {
+		t.Errorf("%+v", e)
 	}
 }
 
@@ -58,7 +59,7 @@ func TestHottest(t *testing.T) {
 	}
 }
 
-// Costs are those of held GPUs. GPUs without a price are counted beside them; without any price there are none.
+// Costs are those of held GPUs, and beside them of free ones. GPUs without a price are counted; without any price there are no costs.
 func TestCosts(t *testing.T) {
 	usd, zero := 4.0, 0.0
 	held := []Owner{{Namespace: "a", Pod: "p"}}
@@ -67,14 +68,14 @@ func TestCosts(t *testing.T) {
 		{UUID: "2", Utilization: &zero, Owners: held, USDPerHour: &usd},
 		{UUID: "3", Utilization: &zero, USDPerHour: &usd},
 	}
-	others := []GPU{{UUID: "4", Utilization: &zero, Owners: held}}
+	others := []GPU{{UUID: "4", Utilization: &zero, Owners: held}, {UUID: "5", Utilization: &zero}, {UUID: "6"}}
 	v := View{MaxAge: time.Second, Nodes: []Node{{Name: "n1", Pool: "x", GPUs: priced}, {Name: "n2", Pool: "y", GPUs: others}}}
 	b := v.Bounded(v.NodeSummaries(), true)
-	want := Cost{Held: 8, Idle: 4, Unpriced: 1, IdleUnpriced: 1}
+	want := Cost{Held: 8, Idle: 4, Unpriced: 1, IdleUnpriced: 1, Free: 4, FreeUnpriced: 1}
 	if got := b.Fleet.Cost; got == nil || *got != want {
 		t.Errorf("the fleet costs %+v, want %+v", got, want)
 	}
-	if x, y := b.Pools[0].Cost, b.Pools[1].Cost; x == nil || *x != (Cost{Held: 8, Idle: 4}) || y != nil {
+	if x, y := b.Pools[0].Cost, b.Pools[1].Cost; x == nil || *x != (Cost{Held: 8, Idle: 4, Free: 4}) || y != nil {
 		t.Errorf("the pools cost %+v and %+v", x, y)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -111,8 +112,8 @@ func (n *NodeSummary) count(g *GPU, staleAfter time.Duration) {
 	state := g.state(staleAfter)
 	if len(g.Owners) > 0 {
 		n.Allocated++
-		n.cost.count(g, state)
 	}
+	n.cost.count(g, state)
 	cell := byte('.')
 	switch state {
 	case Stale:
@@ -141,45 +142,50 @@ func (n *NodeSummary) used(utilization float64) byte {
 	return '0' + byte(min(4, max(0, utilization/20)))
 }
 
-// count adds an allocated GPU.
+// count adds a GPU that is allocated or free.
 func (c *Cost) count(g *GPU, state State) {
-	idle := state == Idle
-	switch {
-	case g.USDPerHour == nil:
-		c.Unpriced++
-		if idle {
-			c.IdleUnpriced++
+	to := func(sum *float64, unpriced *int) {
+		if g.USDPerHour == nil {
+			*unpriced++
+		} else {
+			*sum += *g.USDPerHour
 		}
-		return
-	case idle:
-		c.Idle += *g.USDPerHour
 	}
-	c.Held += *g.USDPerHour
+	switch {
+	case state == Free:
+		to(&c.Free, &c.FreeUnpriced)
+	case len(g.Owners) > 0:
+		to(&c.Held, &c.Unpriced)
+	}
+	if state == Idle {
+		to(&c.Idle, &c.IdleUnpriced)
+	}
 }
 
-// CostBy returns what the allocated GPUs of the view cost by a price list; nil: none has a price.
+// CostBy returns what the GPUs of the view cost by a price list; nil: none has a price.
 func (v *View) CostBy(prices *price.Table) *Cost {
 	var c Cost
-	known := false
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
 		whole, ok := prices.Of(n.Pool, n.Model)
 		for j := range n.GPUs {
 			g := n.GPUs[j]
-			if len(g.Owners) == 0 {
-				continue
-			}
 			if g.USDPerHour = nil; ok {
 				g.USDPerHour = g.Part(whole, n.Model)
 			}
-			known = known || g.USDPerHour != nil
 			c.count(&g, v.State(&g))
 		}
 	}
-	if !known {
+	return c.known()
+}
+
+// known returns the cost; nil: no GPU has a price. Prices are above 0.
+func (c *Cost) known() *Cost {
+	if c.Held+c.Free == 0 {
 		return nil
 	}
-	return &c
+	known := *c
+	return &known
 }
 
 func (c *Cost) add(o *Cost) {
@@ -187,12 +193,15 @@ func (c *Cost) add(o *Cost) {
 	c.Idle += o.Idle
 	c.Unpriced += o.Unpriced
 	c.IdleUnpriced += o.IdleUnpriced
+	c.Free += o.Free
+	c.FreeUnpriced += o.FreeUnpriced
 }
 
 // add adds a node's counts.
 func (c *Counts) add(n *Counts) {
 	c.Nodes += n.Nodes
 	c.ProblemNodes += n.ProblemNodes
+	c.ProblemGPUs += n.ProblemGPUs
 	c.GPUs += n.GPUs
 	c.Allocated += n.Allocated
 	c.Active += n.Active
@@ -209,10 +218,7 @@ func (c *Counts) add(n *Counts) {
 
 // mean sets Utilization and Cost.
 func (c *Counts) mean() {
-	if c.cost.Held > 0 { // prices are above 0
-		cost := c.cost
-		c.Cost = &cost
-	}
+	c.Cost = c.cost.known()
 	if c.fresh > 0 {
 		u := c.sum / float64(c.fresh)
 		c.Utilization = &u
@@ -231,38 +237,55 @@ func (v *View) NodeSummaries() []NodeSummary {
 			n.count(&from.GPUs[j], stale)
 		}
 		n.mean()
+		n.severe = n.Stale > 0 || from.Fault != ""
 		if from.Fault != "" {
-			n.problem(from.Fault)
+			n.problem(from.Fault, from.FaultSince)
 		}
-		for _, f := range faults[from.Name] {
-			n.problem(f)
+		for _, t := range faults[from.Name] {
+			since := time.Time{}
+			if !t.Up {
+				since = t.LastSuccess
+			}
+			n.problem(t.Kind+": "+t.fault(), since)
 		}
 		if n.Stale > 0 {
-			n.problem(fmt.Sprintf("%d of %d GPUs without a fresh utilisation", n.Stale, n.GPUs))
+			n.problem(fmt.Sprintf("%d of %d GPUs stale", n.Stale, n.GPUs), time.Time{})
 		}
 		if len(n.Problems) > 0 {
-			n.ProblemNodes = 1
+			n.ProblemNodes, n.ProblemGPUs = 1, cmp.Or(v.troubled(from), n.GPUs)
 		}
 	}
 	return out
 }
 
-func (n *NodeSummary) problem(text string) {
+// troubled returns the number of a node's GPUs that are stale or that its condition names.
+func (v *View) troubled(n *Node) (gpus int) {
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		whole, _, _ := strings.Cut(g.UUID, "/") // as of gpu.IsLost
+		if v.State(g) == Stale || n.Fault != "" && strings.Contains(n.Fault, whole) {
+			gpus++
+		}
+	}
+	return gpus
+}
+
+// problem adds a problem, and since when there is one; zero: unknown.
+func (n *NodeSummary) problem(text string, since time.Time) {
+	if n.ProblemSince.IsZero() {
+		n.ProblemSince = since
+	}
 	if len(n.Problems) < maxNodeProblems {
 		n.Problems = append(n.Problems, excerpt.Of(text, maxProblemBytes))
 	}
 }
 
-// faultsByNode returns the faults of exporters, by node.
-func (v *View) faultsByNode() map[string][]string {
-	out := map[string][]string{}
+// faultsByNode returns the exporters with a fault, by node.
+func (v *View) faultsByNode() map[string][]*Target {
+	out := map[string][]*Target{}
 	for i := range v.Targets {
-		t := &v.Targets[i]
-		if t.Node == "" || t.Kind == KindPod {
-			continue
-		}
-		if f := t.fault(); f != "" {
-			out[t.Node] = append(out[t.Node], t.Kind+": "+f)
+		if t := &v.Targets[i]; t.Node != "" && t.Kind != KindPod && t.fault() != "" {
+			out[t.Node] = append(out[t.Node], t)
 		}
 	}
 	return out

@@ -26,7 +26,7 @@ type View struct {
 	Hottest  *Hottest `json:"hottest,omitempty"`
 	Targeted Answers  `json:"targeted"` // sums over all targets
 	Pools    []Pool   `json:"pools"`    // by name; null for a viewer who may not see nodes
-	// Problems are nodes with problems: the first node of each group, the smallest group first, then others.
+	// Problems are nodes with problems: the first node of each group, the largest group of each kind first, then others.
 	Problems []NodeSummary `json:"problems"`
 
 	// Nodes are sorted by name. The list is empty for a fleet that is too large to
@@ -61,12 +61,15 @@ type Omitted struct {
 type Counts struct {
 	Nodes        int `json:"nodes"`
 	ProblemNodes int `json:"problemNodes"` // nodes with a problem
-	GPUs         int `json:"gpus"`         // the sum of Active, Idle, Free and Stale
-	Allocated    int `json:"allocated"`    // a pod holds it
-	Active       int `json:"active"`       // a pod holds it, and its fresh utilisation is at least 1 %
-	Idle         int `json:"idle"`         // a pod holds it, and its fresh utilisation is below 1 %
-	Free         int `json:"free"`         // no pod holds it, and it has a fresh utilisation
-	Stale        int `json:"stale"`        // it has no fresh utilisation, or it is lost
+	// ProblemGPUs are the GPUs of these nodes that are stale or that the node's condition names; of a node without
+	// any, all: the problem is its exporter's.
+	ProblemGPUs int `json:"problemGPUs,omitempty"`
+	GPUs        int `json:"gpus"`      // the sum of Active, Idle, Free and Stale
+	Allocated   int `json:"allocated"` // a pod holds it
+	Active      int `json:"active"`    // a pod holds it, and its fresh utilisation is at least 1 %
+	Idle        int `json:"idle"`      // a pod holds it, and its fresh utilisation is below 1 %
+	Free        int `json:"free"`      // no pod holds it, and it has a fresh utilisation
+	Stale       int `json:"stale"`     // it has no fresh utilisation, or it is lost
 	// Utilization is the mean of the fresh utilisations of allocated GPUs, in
 	// percent; nil if there is none.
 	Utilization *float64 `json:"utilization,omitempty"`
@@ -74,7 +77,7 @@ type Counts struct {
 	// MaxTemperatureC is the highest fresh temperature, in °C; nil if there is none.
 	MaxTemperatureC *float64 `json:"maxTemperatureCelsius,omitempty"`
 
-	// Cost is what the allocated GPUs cost; nil: no GPU has a price.
+	// Cost is what the allocated and the free GPUs cost; nil: none of them has a price.
 	Cost *Cost `json:"cost,omitempty"`
 
 	sum   float64 // the sum of those utilisations
@@ -82,13 +85,16 @@ type Counts struct {
 	cost  Cost    // before it is known whether any GPU has a price
 }
 
-// Cost is what GPUs cost.
+// Cost is what GPUs cost an hour.
 type Cost struct {
 	Held     float64 `json:"usdPerHour"`             // of the allocated GPUs that have a price
 	Idle     float64 `json:"idleHeldUSDPerHour"`     // of these, of the idle-held ones
 	Unpriced int     `json:"unpricedGPUs,omitempty"` // allocated GPUs without a price, which the sums lack
 	// IdleUnpriced are the idle-held ones of these.
 	IdleUnpriced int `json:"unpricedIdleHeldGPUs,omitempty"`
+	// Free is what the free GPUs cost that have a price: they are not in Held. FreeUnpriced are the others.
+	Free         float64 `json:"freeUSDPerHour,omitempty"`
+	FreeUnpriced int     `json:"unpricedFreeGPUs,omitempty"`
 }
 
 // Hottest is the GPU with the highest fresh temperature.
@@ -125,9 +131,16 @@ type NodeSummary struct {
 	// a fresh utilisation, x for a lost one.
 	Cells    string   `json:"cells"`
 	Problems []string `json:"problems,omitempty"`
+	// ProblemSince is since when it has the first of its problems for which that is known; zero: for none.
+	ProblemSince time.Time `json:"problemSince,omitzero"`
 	// Alike is set in View.Problems, on the first node of a group: how many nodes of its pool have the same
-	// kinds of problems, itself included.
-	Alike int `json:"alike,omitempty"`
+	// kinds of problems, itself included. AlikeGPUs is the sum of their ProblemGPUs, and AlikeSince the earliest
+	// known ProblemSince.
+	Alike      int       `json:"alike,omitempty"`
+	AlikeGPUs  int       `json:"alikeGPUs,omitempty"`
+	AlikeSince time.Time `json:"alikeSince,omitzero"`
+
+	severe bool // a GPU is stale, or the node's condition says that one is not healthy
 }
 
 // Node is a node with its GPUs.
@@ -138,6 +151,8 @@ type Node struct {
 	Pool  string `json:"pool,omitempty"`  // from the node's labels; empty: unknown
 	Model string `json:"model,omitempty"` // of its GPUs
 	Fault string `json:"fault,omitempty"` // why its condition GPUHealthy is False
+	// FaultSince is since when the condition is False; zero: unknown.
+	FaultSince time.Time `json:"faultSince,omitzero"`
 }
 
 // GPU is one device (a GPU or a MIG instance).

@@ -7,8 +7,6 @@ const num = (x, digits = 0) => (x === undefined || x === null ? "–" : x.toFixe
 const seconds = (ns) => (ns || 0) / 1e9;
 const count = (n) => n.toLocaleString("en");
 const plural = (n, one) => count(n) + " " + one + (n === 1 ? "" : "s");
-// othersText says which nodes beside the first one a line of problems stands for.
-const othersText = (n) => (n.alike > 1 ? " and " + plural(n.alike - 1, "other node") : "") + (n.pool ? " of " + n.pool : "");
 const percentText = (x) => (x === undefined || x === null ? "–" : x.toFixed(0) + " %");
 
 // age formats a duration in whole seconds, minutes, hours or days.

@@ -116,7 +116,7 @@ function drawTotals(v) {
 // drawGlance says below the title what every view is asked: what is broken, which GPU is hot, who idles, what it costs.
 function drawGlance(v) {
   const workloads = v.workloads.filter((w) => w.problem).length, more = v.omitted.workloads > 0 && workloads === v.workloads.length, nodes = v.fleet.problemNodes;
-  const broken = [nodes && plural(nodes, "node"), workloads && (more ? "≥ " : "") + plural(workloads, "workload")].filter(Boolean).join(", ");
+  const broken = [nodes && plural(nodes, "node") + (v.fleet.problemGPUs ? " (" + plural(v.fleet.problemGPUs, "GPU") + ")" : ""), workloads && (more ? "≥ " : "") + plural(workloads, "workload")].filter(Boolean).join(", ");
   const c = v.fleet.cost, h = v.hottest, first = holders && holders.holders[0];
   const gpus = (n) => num(n, n % 1 ? 2 : 0) + (n === 1 ? " GPU" : " GPUs");
   const lines = [
@@ -166,28 +166,46 @@ function drawPools(v) {
   setText($("pools-more"), v.omitted.pools ? "and " + plural(v.omitted.pools, "smaller pool") : "");
 }
 
-// ---- problems of a large fleet ----
+// ---- nodes with problems ----
 
-// groupsOf returns the first node of each group of nodes with the same problems: "alike" is how many they are.
-const groupsOf = (v) => v.problems.filter((n) => n.alike > 0);
+// nodeProblems returns the lines of nodes with problems. In a large fleet, a line stands for the nodes with the same
+// problems: "alike" is how many they are.
+const nodeProblems = (v) => (v.omitted.nodes ? v.problems.filter((n) => n.alike > 0) : v.problems.map((n) => ({ ...n, alike: 1, alikeGPUs: n.problemGPUs, alikeSince: n.problemSince })));
 
-function drawProblems(v) {
-  const rows = v.omitted.nodes ? groupsOf(v).slice(0, most.problems) : [];
+// extentText says what a line stands for beside the name of its first node, and since when; what is not known is left out.
+function extentText(n, shown) {
+  const since = n.alikeSince ? ", " + (n.alike > 1 ? "the first " : "") + "since " + when(n.alikeSince, new Date(shown.now)) + agoText(n.alikeSince, shown) : "";
+  return (n.alike > 1 ? " and " + plural(n.alike - 1, "other node") : "") + (n.pool ? " of " + n.pool : "") + (n.alikeGPUs ? ", " + plural(n.alikeGPUs, "GPU") : "") + since;
+}
+
+// showNode shows a node of a fleet that is drawn whole.
+function showNode(name) {
+  const who = [...$("fleet").querySelectorAll(".who b")].find((e) => e.title === name);
+  if (!who) return;
+  const cell = who.closest(".node").querySelector(".gpu");
+  who.scrollIntoView({ block: "center" });
+  if (cell) cell.focus({ preventScroll: true });
+}
+
+let allNodes = false; // of a fleet that is drawn whole
+
+function drawProblems(v, shown) {
+  const all = nodeProblems(v), large = v.omitted.nodes > 0, rows = allNodes && !large ? all : all.slice(0, most.problems);
   keyed($("problems"), rows, (n) => n.name,
-    (n) => el("li", {}, button(n.name, { class: "link" }, () => choose({ q: n.name, alike: "", pool: null, problem: false })), el("span"), el("span", { class: "bad" }), " ", button("show", { class: "link" }, () => {
+    (n) => el("li", {}, button(n.name, { class: "link" }, () => (last.v.omitted.nodes ? choose({ q: n.name, alike: "", pool: null, problem: false }) : showNode(n.name))), el("span"), el("span", { class: "bad" }), " ", button("show", { class: "link" }, () => {
       choose({ alike: n.name, problem: false, q: "", pool: null, sort: "problems" });
       $("nodes-alike").focus();
     })),
     (e, n) => {
-      const [, others, text, show] = e.children;
-      setText(others, othersText(n) + ": ");
+      const [, extent, text, show] = e.children;
+      setText(extent, extentText(n, shown) + ": ");
       setText(text, n.problems.join("; "));
       show.hidden = n.alike < 2;
       show.setAttribute("aria-label", "show the " + plural(n.alike, "node"));
     });
-  const more = v.omitted.nodes ? v.fleet.problemNodes - rows.length : 0;
+  const more = large ? v.fleet.problemNodes - rows.length : all.length - most.problems;
   $("problems-more").hidden = more <= 0;
-  setText($("problems-more"), "show all " + plural(v.fleet.problemNodes, "node") + " with problems");
+  setText($("problems-more"), allNodes && !large ? "show fewer" : "show all " + plural(v.fleet.problemNodes, "node") + " with problems");
 }
 
 // ---- the nodes of a large fleet ----
@@ -417,7 +435,7 @@ function drawFleet(v, shown) {
   const large = v.omitted.nodes > 0;
   drawTotals(v);
   drawPools(v);
-  drawProblems(v);
+  drawProblems(v, shown);
   drawHolders(shown);
   drawHours();
   $("nodes-form").hidden = $("nodes-pager").hidden = !large;
@@ -448,6 +466,11 @@ $("nodes-pool").addEventListener("change", () => choose({ pool: $("nodes-pool").
 $("nodes-back").addEventListener("click", () => choose({ offset: Math.max(0, choice.offset - pageSize) }));
 $("nodes-on").addEventListener("click", () => choose({ offset: choice.offset + pageSize }));
 $("problems-more").addEventListener("click", () => {
+  if (!last.v.omitted.nodes) {
+    allNodes = !allNodes;
+    drawProblems(last.v, shownNow());
+    return;
+  }
   choose({ problem: true, alike: "", q: "", pool: null, sort: "problems" });
   $("nodes-q").focus();
 });

@@ -243,6 +243,7 @@ function routed(moved) {
   if (route.view === "gpu") gpu = null;
   if (!last || loggedIn) return;
   draw();
+  if (moved && route.view === "fleet" && choice.q && !last.v.omitted.nodes) showNode(choice.q);
   refreshView();
 }
 

@@ -21,7 +21,7 @@ function problemsOf(v, shown) {
     }
     if (w.decision && decisionAge(w, shown) > shown.maxAge) out.push({ rank: 3, who: keyOf(w), to, text: "last decision " + age(decisionAge(w, shown)) + " ago" });
   }
-  for (const n of groupsOf(v)) out.push({ rank: 4, who: n.name, others: othersText(n), all: n.alike > 1 ? n.alike : 0, to: hashOf("fleet", { q: n.name }), text: n.problems.join("; ") });
+  for (const n of nodeProblems(v)) out.push({ rank: 4, who: n.name, others: extentText(n, shown), all: n.alike > 1 ? n.alike : 0, to: hashOf("fleet", { q: n.name }), text: n.problems.join("; ") });
   const pods = v.targets.filter((t) => t.kind === "pod" && !t.up && !t.starting).map((t) => ({ rank: 5, who: t.name, to: hashOf("fleet"), text: t.error || "no answer yet" }));
   return out.concat(pods).sort((a, b) => a.rank - b.rank);
 }
