@@ -24,15 +24,11 @@ func Spark(values []float64, ascii bool) string {
 	return b.String()
 }
 
-// Bar draws a share from 0 to 1 in n cells.
-func Bar(share float64, n int, ascii bool) string {
-	full, rest := "█", "░"
-	if ascii {
-		full, rest = "#", "."
-	}
+// Bar draws a share from 0 to 1 in n cells. ASCII knows its characters.
+func Bar(share float64, n int) string {
 	k := int(math.Round(min(1, max(0, share)) * float64(n)))
 	if k == 0 && share > 0.005 {
 		k = 1
 	}
-	return strings.Repeat(full, k) + strings.Repeat(rest, n-k)
+	return strings.Repeat("█", k) + strings.Repeat("░", n-k)
 }

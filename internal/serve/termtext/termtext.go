@@ -88,6 +88,9 @@ func ASCII(s string) string {
 		case r == '…':
 			return '~'
 		}
+		if at := strings.IndexRune("█▒░↑↓", r); at >= 0 {
+			return rune("#=.^v"[at/len("█")]) // each has three bytes
+		}
 		return '?'
 	}, s)
 }

@@ -50,7 +50,7 @@ func (d *Device) value(field string) *float64 {
 // gpu returns the device as the controller shows it.
 func (d *Device) gpu() view.GPU {
 	g := view.GPU{
-		UUID: d.UUID, Utilization: d.value("DCGM_FI_DEV_GPU_UTIL"), MemoryUsedMiB: d.value("DCGM_FI_DEV_FB_USED"),
+		UUID: d.UUID, Index: &d.Index, Utilization: d.value("DCGM_FI_DEV_GPU_UTIL"), MemoryUsedMiB: d.value("DCGM_FI_DEV_FB_USED"),
 		PowerWatts: d.value("DCGM_FI_DEV_POWER_USAGE"), TemperatureC: d.value("DCGM_FI_DEV_GPU_TEMP"),
 	}
 	for i := range d.Owners {

@@ -18,6 +18,7 @@ type Request struct {
 	Node      string // only its GPUs
 	Namespace string // only GPUs of its pods
 	Query     string // part of a name
+	Prices    string // a price list instead of the controller's
 	Sort      string // a column, as for SortBy
 	Offset    int    // of a list that is read in part
 	Workload  string // whose details are shown, NAMESPACE/NAME
@@ -91,7 +92,7 @@ func (c *Controller) readNodes(ctx context.Context, r *Request, f *Fleet) error 
 	f.TotalNodes, f.TotalGPUs = f.View.Fleet.Nodes, f.View.Fleet.GPUs
 	if (r.View == Pools || r.View == Waste) && !r.All && r.Namespace+r.Node+r.Query == "" {
 		f.Holders = &webui.HolderPage{}
-		return c.API.Get(ctx, "api/v1/holders", nil, f.Holders)
+		return c.API.Get(ctx, "api/v1/holders", url.Values{"price": {r.Prices}}, f.Holders)
 	}
 	switch r.View {
 	case Nodes:

@@ -66,16 +66,6 @@ func deviceName(node, uuid string, index *int) string {
 	return node + ":" + strconv.Itoa(*index)
 }
 
-// nameOf is the short name of the hottest GPU.
-func (f *Fleet) nameOf(h *view.Hottest) string {
-	for i := range f.GPUs {
-		if g := &f.GPUs[i]; g.UUID == h.UUID && g.Node == h.Node {
-			return g.Name() // with its index, if that is known
-		}
-	}
-	return deviceName(h.Node, h.UUID, h.Index)
-}
-
 // shortUUID returns the first digits of a UUID, which tell the GPUs of a node apart: 3fae1c
 // of GPU-3fae1c2b-….
 func shortUUID(uuid string) string {
@@ -182,34 +172,26 @@ func (l *Look) usd(g *GPU) *float64 {
 	return g.Part(usd, g.Model)
 }
 
-// costs are the USD an hour of the held and of the idle-held GPUs: by the controller's prices or,
+// costs are the USD an hour of the held, the idle-held and the free GPUs: by the controller's prices or,
 // with prices of one's own, over the GPUs if all were read, else by the price of all GPUs.
-func (f *Fleet) costs(l *Look) (held, idle sum) {
-	c := &f.View.Fleet
-	all, uniform := l.Prices.All()
-	switch {
-	case !l.Prices.Has():
-		return costsOf(c)
-	case c.GPUs == len(f.GPUs):
-		for i := range f.GPUs {
-			if g := &f.GPUs[i]; len(g.Owners) > 0 {
-				held.add(l.usd(g))
-				if g.State == view.Idle {
-					idle.add(l.usd(g))
-				}
-			}
-		}
-	case uniform:
-		held, idle = sum{float64(c.Allocated) * all, c.Allocated, 0}, sum{float64(c.Idle) * all, c.Idle, 0}
+func (f *Fleet) costs(l *Look) (held, idle, free sum) {
+	c := f.View.Fleet
+	if all, uniform := l.Prices.All(); !l.Prices.Has() {
+		return costsOf(&c)
+	} else if c.Cost = nil; f.View.Omitted.Nodes == 0 {
+		c.Cost = f.View.CostBy(&l.Prices)
+	} else if uniform {
+		c.Cost = &view.Cost{Held: all * float64(c.Allocated), Idle: all * float64(c.Idle), Free: all * float64(c.Free)}
 	}
-	return held, idle
+	return costsOf(&c)
 }
 
-// costsOf are the costs by the controller's prices.
-func costsOf(c *view.Counts) (held, idle sum) {
+// costsOf are the costs of counted GPUs.
+func costsOf(c *view.Counts) (held, idle, free sum) {
 	if c.Cost != nil {
 		held = sum{c.Cost.Held, c.Allocated - c.Cost.Unpriced, c.Cost.Unpriced}
 		idle = sum{c.Cost.Idle, c.Idle - c.Cost.IdleUnpriced, c.Cost.IdleUnpriced}
+		free = sum{c.Cost.Free, c.Free - c.Cost.FreeUnpriced, c.Cost.FreeUnpriced}
 	}
-	return held, idle
+	return held, idle, free
 }

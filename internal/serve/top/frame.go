@@ -165,44 +165,35 @@ func (m *Model) stateBar(c *view.Counts, n int) string {
 		b.WriteString(strings.Repeat([]string{"█", "▒", "░", "?"}[i], to-done))
 		done = to
 	}
-	if m.setup.ASCII {
-		return strings.NewReplacer("█", "#", "▒", "=", "░", ".").Replace(b.String())
-	}
 	return b.String()
 }
 
-// sums are use, the cost, the hottest GPU and, where there is room, power.
+// sums are the hottest GPU, the cost and, where there is room, use.
 func (m *Model) sums() string {
 	if m.fleet == nil {
 		return ""
 	}
 	s := m.line()
 	c := &m.fleet.View.Fleet
-	mean := unknown
-	if c.Utilization != nil {
-		mean = fmt.Sprintf("%.0f%%", *c.Utilization)
-	}
-	s.add("use of held "+mean, Plain)
-	if held, idle := m.fleet.costs(m.look()); held.known > 0 {
-		s.add(" · "+held.usd()+" USD/h held", Plain)
+	cost := ""
+	if held, idle, free := m.fleet.costs(m.look()); held.known+free.known > 0 {
+		cost = " · USD/h: " + held.usd() + " held"
 		if c.Idle > 0 {
-			s.add(", of it "+idle.usd()+" USD/h idle-held", Warn)
+			cost += " (" + idle.usd() + " idle-held)"
+		}
+		if c.Free > 0 {
+			cost += " + " + free.usd() + " free"
 		}
 	}
 	if h := m.fleet.View.Hottest; h != nil {
-		s.add(" · max ", Plain)
 		t := temperature(&h.TemperatureC)
-		s.add(t.Text+" °C ", t.Style)
-		s.add(termtext.TruncateMiddle(termtext.Clean(m.fleet.nameOf(h)), s.left), t.Style)
+		s.add("hottest "+t.Text+" °C ", t.Style)
+		name := termtext.Clean(deviceName(h.Node, h.UUID, h.Index))
+		s.add(termtext.TruncateMiddle(name, max(s.left/5, s.left-termtext.Width(cost))), t.Style)
 	}
-	if c.GPUs == len(m.fleet.GPUs) && c.GPUs > 0 {
-		var all totals
-		for i := range m.fleet.GPUs {
-			all.add(&m.fleet.GPUs[i])
-		}
-		if w := all.watts.cell("%.1f kW", 1000); w.Text != "" {
-			s.add(" · "+w.Text, Plain)
-		}
+	s.add(cost, Plain)
+	if use := " · use of held " + number(c.Utilization, "%.0f%%").Text; c.Utilization != nil && termtext.Width(use) <= s.left {
+		s.add(use, Plain)
 	}
 	return s.b.String()
 }
@@ -333,9 +324,6 @@ func (m *Model) heads(widths []int) string {
 			if descending {
 				mark = "↓"
 			}
-			if m.setup.ASCII {
-				mark = map[string]string{"↑": "^", "↓": "v"}[mark]
-			}
 			if termtext.Width(head) < w {
 				head += mark
 			} else {
@@ -394,25 +382,24 @@ func (m *Model) digest(n int) []string {
 			lines = append(lines, fmt.Sprintf("  %s  %s", termtext.Clean(workloadID(w)), termtext.Clean(w.Problem)))
 		}
 	}
+	var nodes []string
 	for i := range f.View.Problems {
-		p := &f.View.Problems[i]
-		lines = append(lines, fmt.Sprintf("  %s  %s", termtext.Clean(p.Name), termtext.Clean(strings.Join(p.Problems, "; "))))
+		if p := &f.View.Problems[i]; p.Alike > 0 { // the first of a group
+			nodes = append(nodes, "  "+termtext.Clean(f.extent(p)+": "+strings.Join(p.Problems, "; ")))
+		}
 	}
-	section("PROBLEMS", lines, max(3, n/3))
+	most := max(3, n/3)
+	section("PROBLEMS", append(lines[:min(len(lines), max(most-len(nodes), most/2))], nodes...), most)
 	lines = nil
 	waste := f.waste(m.look())
 	_ = waste.SortBy(waste.Sort)
 	for i := range waste.Rows {
 		c := waste.Rows[i].Cells
 		line := fmt.Sprintf("  %s  holds %s idle", c[0].Text, c[1].Text)
-		if c[2].Text != "" {
-			line += " of " + c[2].Text
-		}
-		if c[3].Text != "" {
-			line += ", for " + c[3].Text
-		}
-		if c[7].Text != "" {
-			line += ", " + c[7].Text + " USD/h"
+		for _, x := range [][3]string{{" of ", c[2].Text}, {", for ", c[3].Text}, {", ", c[7].Text, " USD/h"}, {", ", c[8].Text, " USD so far"}} {
+			if x[1] != "" {
+				line += x[0] + x[1] + x[2]
+			}
 		}
 		lines = append(lines, line)
 	}
@@ -424,6 +411,24 @@ func (m *Model) digest(n int) []string {
 	}
 	section("LAST CHANGES OF REPLICAS", lines, n)
 	return out
+}
+
+// extent says which nodes a line of problems stands for, with how many GPUs and for how long, where that is known.
+func (f *Fleet) extent(n *view.NodeSummary) string {
+	s := n.Name
+	if n.Alike > 1 {
+		s += " and " + plural(n.Alike-1, "other node")
+	}
+	if n.Pool != "" {
+		s += " of " + n.Pool
+	}
+	if n.AlikeGPUs > 0 {
+		s += ", " + plural(n.AlikeGPUs, "GPU")
+	}
+	if since := n.AlikeSince; !since.IsZero() {
+		s += map[bool]string{true: ", the first", false: ","}[n.Alike > 1] + " for " + short(f.View.Time.Sub(since))
+	}
+	return s
 }
 
 // foot is the last line: what is edited, a note, or the keys.

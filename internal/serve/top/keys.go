@@ -57,10 +57,6 @@ func (m *Model) run(input string) tea.Cmd {
 		return nil
 	case "q", "quit":
 		return tea.Quit
-	case "no", "node":
-		return m.show(Nodes)
-	case "po", "pod":
-		return m.show(Pods)
 	case "gpa", "gpuautoscalers":
 		return m.show(Workloads)
 	}

@@ -138,7 +138,7 @@ func (m *Model) fetch() tea.Cmd {
 		return nil
 	}
 	m.busy = true
-	r := &Request{View: m.setup.View, Node: m.cfg.Node, Namespace: m.cfg.Namespace, Sort: m.order(), Offset: m.offset}
+	r := &Request{View: m.setup.View, Node: m.cfg.Node, Namespace: m.cfg.Namespace, Sort: m.order(), Offset: m.offset, Prices: m.setup.Prices.String()}
 	if m.mode == details && r.View == Workloads {
 		r.Workload = m.selected
 	}

@@ -42,6 +42,8 @@ type holderJSON struct {
 	IdleAtLeast        bool     `json:"idleAtLeast,omitempty"`  // it may be longer
 	USDPerHour         *float64 `json:"usdPerHour,omitempty"`   // of the idle-held GPUs
 	Unpriced           int      `json:"unpricedGPUs,omitempty"` // idle-held GPUs without a price, which it lacks
+	USDSinceIdle       *float64 `json:"usdSinceIdle,omitempty"` // what they have cost since they are idle
+	SinceIdleAtLeast   bool     `json:"usdSinceIdleAtLeast,omitempty"`
 	Nodes              []string `json:"nodes"`
 }
 
@@ -233,6 +235,9 @@ func (f *Fleet) holdersJSON(look *Look, at map[string]int) []holderJSON {
 		}
 		if h.cost.known > 0 {
 			x.USDPerHour, x.Unpriced = &h.cost.total, h.cost.unknown
+		}
+		if h.spent.known > 0 {
+			x.USDSinceIdle, x.SinceIdleAtLeast = &h.spent.total, h.spent.unknown > 0
 		}
 		list = append(list, x)
 	}

@@ -335,7 +335,7 @@ func TestCosts(t *testing.T) {
 		}
 	}
 	f := read(t, v, &Request{})
-	if h, i := f.costs(&Look{}); h.total != float64(3*(held-1)) || h.unknown != 1 || i.total != float64(3*(idle-1)) || i.unknown != 1 || !strings.HasPrefix(h.usd(), "≥") {
+	if h, i, free := f.costs(&Look{}); h.total != float64(3*(held-1)) || h.unknown != 1 || i.total != float64(3*(idle-1)) || i.unknown != 1 || !strings.HasPrefix(h.usd(), "≥") || free.total != float64(3*f.View.Fleet.Free) {
 		t.Errorf("held %+v, idle-held %+v of %d and %d GPUs at 3 USD, one of them without a price", h, i, held, idle)
 	}
 	var b strings.Builder
@@ -349,17 +349,17 @@ func TestCosts(t *testing.T) {
 		}
 		return p
 	}
-	if h, _ := f.costs(&Look{Prices: table("L4=0.5,*=9")}); h.total != 0.5*float64(held) || h.unknown != 0 {
+	if h, _, free := f.costs(&Look{Prices: table("L4=0.5,*=9")}); h.total != 0.5*float64(held) || h.unknown != 0 || free.total != 0.5*float64(f.View.Fleet.Free) {
 		t.Errorf("with a table of one's own: %+v of %d GPUs", h, held)
 	}
-	if h, _ := f.costs(&Look{Prices: table("H200=4")}); h.known != 0 || h.unknown != held {
+	if h, i, free := f.costs(&Look{Prices: table("H200=4")}); h.known+i.known+free.known != 0 {
 		t.Errorf("without a price for the model: %+v of %d GPUs", h, held)
 	}
 	big := read(t, large(1000), &Request{})
-	if h, _ := big.costs(&Look{Prices: table("2")}); h.total != 2*float64(big.View.Fleet.Allocated) {
+	if h, _, _ := big.costs(&Look{Prices: table("2")}); h.total != 2*float64(big.View.Fleet.Allocated) {
 		t.Errorf("one price for GPUs that were not all read: %+v", h)
 	}
-	if h, _ := big.costs(&Look{Prices: table("H100=2")}); h.known != 0 {
+	if h, _, _ := big.costs(&Look{Prices: table("H100=2")}); h.known != 0 {
 		t.Errorf("prices by model for GPUs that were not all read: %+v", h)
 	}
 }

@@ -4,7 +4,6 @@ package top
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +16,7 @@ type holder struct {
 	namespace, pod string
 	gpus           float64 // a shared GPU counts as its share
 	idle           float64
-	cost           sum // USD an hour of the idle-held ones
+	cost, spent    sum // USD an hour of the idle-held ones, and since they are idle
 	totals         totals
 	since          time.Time     // the oldest
 	idleFor        time.Duration // as idleFor of each of its idle-held GPUs, the shortest
@@ -58,16 +57,21 @@ func (h *holder) add(g *GPU, look *Look) {
 	h.gpus += share
 	h.totals.add(g)
 	if g.State == view.Idle {
-		if d, atLeast := g.idleFor(look); h.idle == 0 || d < h.idleFor {
+		d, atLeast := g.idleFor(look)
+		if h.idle == 0 || d < h.idleFor {
 			h.idleFor, h.idleAtLeast = d, atLeast
 		}
 		h.idle += share
 		usd := look.usd(g)
 		if usd != nil {
 			part := share * *usd
-			usd = &part
+			if usd = &part; d > 0 {
+				spent := part * d.Hours()
+				h.spent.add(&spent)
+			}
 		}
 		h.cost.add(usd)
+		h.spent.unknown += boolInt(atLeast || usd == nil)
 	}
 	if s := g.HeldSince; !s.IsZero() && (h.since.IsZero() || s.Before(h.since)) {
 		h.since = s
@@ -137,7 +141,7 @@ func (f *Fleet) pods(look *Look) Table {
 			idle.Style = Faint
 		}
 		r.Cells = []Cell{
-			text(r.ID), amount(h.gpus), use(h.totals.use.mean(), look), idle, h.totals.memory.cell("%.0fG", 1024), h.totals.watts.cell("%.0f", 1),
+			text(r.ID), amount(h.gpus), use(h.totals.use.mean()), idle, h.totals.memory.cell("%.0fG", 1024), h.totals.watts.cell("%.0f", 1),
 			h.held(look.Now), h.idleSeen(), text(strings.Join(h.nodes, ",")),
 		}
 		t.Rows = append(t.Rows, r)
@@ -153,14 +157,16 @@ func (f *Fleet) waste(look *Look) Table {
 		{Key: "gpus", Head: "OF GPUS", Right: true},
 		{Key: "idle_seconds_seen", Head: "IDLE FOR", Right: true},
 		{Key: "held_seconds", Head: "HELD", Right: true, Least: 5},
-		{Key: "memory_used_gib", Head: "MEM", Right: true, Least: 5},
-		{Key: "power_watts", Head: "W", Right: true, Least: 4},
+		{Key: "memory_used_gib", Head: "MEM", Right: true, Least: 5, Rank: 1},
+		{Key: "power_watts", Head: "W", Right: true, Least: 4, Rank: 2},
 		{Key: "usd_per_hour", Head: "USD/H", Right: true},
+		{Key: "usd_since_idle", Head: "IDLE USD", Right: true},
 		{Key: "nodes", Head: "NODES", Wide: true, Names: true},
-	}, Legend: "IDLE FOR: since the last use of these GPUs; ≥: it may be longer"}
+	}}
 	if f.Holders != nil {
 		return f.mostWaste(t, look)
 	}
+	var all sum
 	for _, h := range f.holders(look) {
 		if h.idle == 0 {
 			continue
@@ -168,32 +174,43 @@ func (f *Fleet) waste(look *Look) Table {
 		r := h.row()
 		r.Cells = []Cell{
 			text(r.ID), amount(h.idle).styled(Warn), amount(h.gpus), h.idleSeen(), h.held(look.Now), h.totals.memory.cell("%.0fG", 1024),
-			h.totals.watts.cell("%.0f", 1), h.cost.cell("%.2f", 1), text(strings.Join(h.nodes, ",")),
+			h.totals.watts.cell("%.0f", 1), h.cost.cell("%.2f", 1), h.spent.cell("%.2f", 1), text(strings.Join(h.nodes, ",")),
 		}
+		all = sum{all.total + h.spent.total, all.known + h.spent.known, all.unknown + h.spent.unknown}
 		t.Rows = append(t.Rows, r)
 	}
-	t.Total = len(t.Rows)
+	t.Total, t.Legend = len(t.Rows), wasteLegend(&all)
 	return t
+}
+
+// wasteLegend explains the waste, with what all of it has cost.
+func wasteLegend(all *sum) string {
+	s := "IDLE FOR: since the last use of these GPUs; ≥: or more"
+	if all.known > 0 {
+		s += "; IDLE USD: their cost since then, in all " + all.usd()
+	}
+	return s
 }
 
 // mostWaste are the pods that the controller named. What else they hold was not read.
 func (f *Fleet) mostWaste(t Table, look *Look) Table {
-	t.Total = f.Holders.Total
-	all, own := look.Prices.All()
+	usd := func(v *float64, atLeast bool) (s sum) {
+		if v != nil && f.Holders.Prices == look.Prices.String() {
+			s = sum{*v, 1, boolInt(atLeast)}
+		}
+		return s
+	}
+	all := usd(f.Holders.SinceIdle, f.Holders.AtLeast)
+	t.Total, t.Legend = f.Holders.Total, wasteLegend(&all)
 	for i := range f.Holders.Holders {
 		x := &f.Holders.Holders[i]
 		h := holder{namespace: x.Namespace, pod: x.Pod, idle: x.GPUs, since: x.HeldSince, idleAtLeast: x.IdleAtLeast, nodes: []string{x.Node}}
 		if !x.IdleSince.IsZero() {
 			h.idleFor = max(0, look.Now.Sub(x.IdleSince))
 		}
-		switch {
-		case own:
-			h.cost = sum{total: all * x.GPUs, known: 1}
-		case x.Cost != nil && !look.Prices.Has():
-			h.cost = sum{total: *x.Cost, known: 1, unknown: int(math.Ceil(x.Unpriced))}
-		}
+		h.cost, h.spent = usd(x.Cost, x.Unpriced > 0), usd(x.SinceIdle, x.AtLeast)
 		r := h.row()
-		r.Cells = []Cell{text(r.ID), amount(h.idle).styled(Warn), {}, h.idleSeen(), h.held(look.Now), {}, {}, h.cost.cell("%.2f", 1), text(x.Node)}
+		r.Cells = []Cell{text(r.ID), amount(h.idle).styled(Warn), {}, h.idleSeen(), h.held(look.Now), {}, {}, h.cost.cell("%.2f", 1), h.spent.cell("%.2f", 1), text(x.Node)}
 		t.Rows = append(t.Rows, r)
 	}
 	return t

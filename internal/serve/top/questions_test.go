@@ -19,6 +19,14 @@ import (
 func asked(nodes int) view.View {
 	v := large(nodes)
 	v.Targets = nil
+	for i := range v.Nodes { // a hundred silent nodes of 10,000
+		if n := &v.Nodes[i]; i%100 == 7 {
+			v.Targets = append(v.Targets, view.Target{Name: "agent/" + n.Name, Kind: "agent", Node: n.Name, Error: "i/o timeout", LastSuccess: noon.Add(-time.Duration(i) * time.Second)})
+			for j := range n.GPUs {
+				n.GPUs[j].Age = time.Minute
+			}
+		}
+	}
 	for i := range v.Workloads {
 		v.Workloads[i].Deletion = "the replicas stay (onDelete: Keep)"
 	}
@@ -33,7 +41,7 @@ func asked(nodes int) view.View {
 	}
 	n := &v.Nodes[nodes/2]
 	n.GPUs[3].TemperatureC = ptr(91)
-	n.Fault = "GPULost: GPU 5"
+	n.Fault, n.FaultSince, n.GPUs[5].Lost = "GPULost: GPU 5", noon.Add(-2*time.Hour), true
 	n.GPUs[4].Utilization, n.GPUs[4].Owners[0].Pod, n.GPUs[4].IdleSince = ptr(0), "notebook-ann", noon.Add(-3*time.Hour)
 	n.GPUs[4].IdleAtLeast = true
 	if nodes > 3 { // many pods hold one, and the last node's by name holds three
@@ -73,23 +81,24 @@ func TestFiveQuestions(t *testing.T) {
 				}
 			}
 		}
-		f("which GPU is hot", nil, "max 91 °C "+node+":3")
+		f("which GPU is hot", nil, "hottest 91 °C "+node+":3", " · use of held ")
 		f("which GPU is hot, and whose", []string{"3", "s", "s", "s"}, "°C↓", "91  "+namespace+fmt.Sprintf("/chat-%d-3", nodes/2))
-		idle, most, cost := 1, "1", "2.00"
+		idle, most, cost, since, broken, free := 1, "1", "2.00", "≥6.00", 1, nodes*2
 		if nodes > 3 {
-			idle, most, cost = nodes-2+3, "4", "8.00"
+			idle, most, cost, since, broken, free = nodes-2+3-100, "4", "8.00", "≥36.00", 101, (nodes-100)*2
+			f("what is broken, the most GPUs first", nil, "PROBLEMS\n  ml/render  SignalsReadable is False: no sample of pod render-1\n  node-00007 and 99 other nodes of pool-7, 800 GPUs, the first for 2h45m: agent: i/o timeout; 8 of 8 GPUs stale\n  "+node)
 		}
-		f("who idles", []string{"6"}, fmt.Sprintf("%s/notebook-ann  %11s", namespace, most), cost)
-		f("since when", []string{"6"}, "IDLE FOR", "≥3h00m", "IDLE FOR: since the last use of these GPUs; ≥: it may be longer")
-		f("since when, at a glance", nil, "notebook-ann  holds "+most+" idle", ", for ≥3h00m, ")
+		f("who idles", []string{"6"}, fmt.Sprintf("%s/notebook-ann  %11s", namespace, most), cost, "IDLE USD", since, "IDLE USD: their cost since then, in all ≥")
+		f("since when", []string{"6"}, "IDLE FOR", "≥3h00m", "IDLE FOR: since the last use of these GPUs; ≥: or more")
+		f("since when, at a glance", nil, "notebook-ann  holds "+most+" idle", ", for ≥3h00m, "+cost+" USD/h, "+since+" USD so far")
 		f("why that many replicas, in the list", []string{"4"}, "3+1/4/12", "REPLICAS: serving + starting / desired / maximum")
 		f("who idles, at a glance", nil, fmt.Sprintf("%s idle-held", grouped(idle)), fmt.Sprintf("IDLE-HELD\n  %s/notebook-ann  holds %s idle", namespace, most))
 		f("why that many replicas", []string{"4"}, "WHY", "llm/chat  ", "  vllm requests: 12.1 is within 10 % of the target 12.5: no change")
 		f("why, and what would change it", []string{"4", "down", "enter"}, "llm/chat", "  why 4 replicas         vllm requests: 12.1 is within 10 % of the target 12.5: no change",
 			"  what would change it   5 replicas if vllm requests is above 13.8 (now 12.1)", "                         3 replicas if vllm requests is below 9.1 for 5 min (now 12.1)")
 		f("what a deletion does", []string{"4", "down", "enter"}, "when it is deleted, the replicas stay (onDelete: Keep)")
-		f("what is broken", nil, "1 of "+plural(nodes, "node")+" with problems", "1 of 2 workloads", node+"  GPULost: GPU 5", "ml/render  SignalsReadable is False")
-		f("what does it cost", nil, fmt.Sprintf("%s USD/h held, of it %s USD/h idle-held", grouped(nodes*6*2), grouped(2*idle)))
+		f("what is broken", nil, fmt.Sprintf("%d of %s with problems", broken, plural(nodes, "node")), "1 of 2 workloads", "  "+node+" of pool-"+node[len(node)-1:]+", 1 GPU, for 2h00m: GPULost: GPU 5; 1 of 8 GPUs stale", "ml/render  SignalsReadable is False")
+		f("what does it cost", nil, fmt.Sprintf("USD/h: %s held (%s idle-held) + %s free · ", grouped(nodes*6*2), grouped(2*idle), grouped(2*free)))
 	}
 }
 

@@ -54,11 +54,11 @@ func (f *Fleet) TableOf(name Name, look *Look) Table {
 const barCells = 8
 
 // use is a utilisation in percent with a bar.
-func use(percent *float64, look *Look) Cell {
+func use(percent *float64) Cell {
 	if percent == nil {
 		return Cell{}
 	}
-	return Cell{Text: fmt.Sprintf("%s %3.0f%%", termtext.Bar(*percent/100, barCells, look.ASCII), *percent), Value: *percent}
+	return Cell{Text: fmt.Sprintf("%s %3.0f%%", termtext.Bar(*percent/100, barCells), *percent), Value: *percent}
 }
 
 // some is a count that is noted if it is not zero.
@@ -94,10 +94,10 @@ func (f *Fleet) pools(look *Look) Table {
 		}
 		t.Rows = append(t.Rows, Row{ID: p.Name, Labels: map[string]string{"pool": p.Name}, Cells: []Cell{
 			text(name), text(strings.Join(p.Models, ", ")), count(p.Nodes), count(p.GPUs), some(p.Active, Good), some(p.Idle, Warn), count(p.Free),
-			some(p.Stale, Faint), use(p.Utilization, look), some(p.ProblemNodes, Bad),
+			some(p.Stale, Faint), use(p.Utilization), some(p.ProblemNodes, Bad),
 		}})
 		if priced {
-			held, idle := costsOf(&p.Counts)
+			held, idle, _ := costsOf(&p.Counts)
 			row := &t.Rows[len(t.Rows)-1]
 			row.Cells = append(row.Cells, held.cell("%.2f", 1), idle.cell("%.2f", 1))
 		}
@@ -108,10 +108,7 @@ func (f *Fleet) pools(look *Look) Table {
 // totals are sums of a node's or a pod's GPUs. A sum over GPUs of which some have no value
 // is a lower bound.
 type totals struct {
-	gpus                    int
-	memory, capacity, watts sum
-	states                  map[view.State]int
-	use                     sum
+	memory, watts, use sum
 }
 
 type sum struct {
@@ -150,18 +147,12 @@ func (s *sum) mean() *float64 {
 }
 
 func (t *totals) add(g *GPU) {
-	if t.states == nil {
-		t.states = map[view.State]int{}
-	}
-	t.gpus++
-	t.states[g.State]++
 	if g.State == view.Stale { // its values are old
 		t.memory.unknown++
 		t.watts.unknown++
 		return
 	}
 	t.memory.add(g.MemoryUsedMiB)
-	t.capacity.add(g.MemoryTotalMiB)
 	t.watts.add(g.PowerWatts)
 	t.use.add(g.Utilization)
 }
