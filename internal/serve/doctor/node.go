@@ -336,7 +336,7 @@ func checkStale(f *Facts) (out []Finding, err error) {
 	}
 	for i := range v.Problems {
 		if p := &v.Problems[i]; p.Stale > 0 && !down[p.Name] {
-			out = append(out, Finding{"Node " + p.Name, fmt.Sprintf("%d of %d GPUs have no fresh utilisation: their workloads hold their replicas", p.Stale, p.GPUs)})
+			out = append(out, Finding{"Node " + p.Name, fmt.Sprintf("%d of %d GPUs are stale: their workloads hold their replicas", p.Stale, p.GPUs)})
 		}
 	}
 	return out, nil

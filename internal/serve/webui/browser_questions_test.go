@@ -75,8 +75,8 @@ func TestBrowserFiveQuestions(t *testing.T) {
 			b.do(chromedp.Click(`#views a[href="#` + view + `"]`))
 			glance(map[int]string{3: "with problems: 1 node (1 GPU), 1 workload", 10_000: "with problems: 101 nodes (801 GPUs), 1 workload"}[nodes])
 			glance("hottest: " + hot)
-			glance(fmt.Sprintf("most idle-held: %s/notebook-ann, 1 GPU, $2.00/h", n.GPUs[4].Owners[0].Namespace))
-			glance("held GPUs: " + cost + "/h, of it $2.00/h idle-held")
+			glance(fmt.Sprintf("most idle-held: %s/notebook-ann, 1 GPU, $2.00/h, ≥ $5.00 since idle", n.GPUs[4].Owners[0].Namespace))
+			glance("held GPUs: " + cost + "/h, of it $2.00/h idle-held; free GPUs: another " + map[int]string{3: "$12.00", 10_000: "$39,600"}[nodes] + "/h")
 		}
 		b.wants(`!$("view-workloads").hidden`)
 		b.shoot(fmt.Sprintf("questions-%d-workloads", nodes))
@@ -93,7 +93,12 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		// Who idles.
 		b.wants(fmt.Sprintf(`document.querySelector("#holders tr").innerText.replace(/\s+/g, " ").startsWith("%s/notebook-ann 1 $2.00 ")`, n.GPUs[4].Owners[0].Namespace))
 
-		b.wants(`((cells) => /^.*:.* or earlier \(3 h\)$/.test(cells[3].innerText) && /:.* \(3 h\)$/.test(cells[4].innerText))(document.querySelector("#holders tr").children)`)
+		b.wants(`((cells) => /^.*:.* or earlier \(3 h\)$/.test(cells[3].innerText) && cells[4].innerText === "≥ $5.00" && /:.* \(3 h\)$/.test(cells[5].innerText))(document.querySelector("#holders tr").children)`)
+		b.wants(`$("holders-sum").innerText === "1 GPU, 1 pod, $2.00 an hour, ≥ $5.00 since idle"`)
+		b.wants(`$("hours-box").querySelector("h2").innerText.toLowerCase().includes("of workloads") && /Pods without a workload, such as notebooks, .* are not in it/.test($("hours-box").innerText)`)
+
+		// One word for a GPU without a fresh value.
+		b.wants(`!/no value|no fresh value|without a value/.test(document.body.innerText) && /, \d+ stale$/.test($("summary").innerText) && document.querySelector(".legend").innerText.includes("stale: ")`)
 		if nodes == 3 {
 			b.wants(`[...document.querySelectorAll("#fleet .gpu.idle")].some((e) => /, idle-held, .*, held since .*, idle since .* or earlier \(3 h\),/.test(e.getAttribute("aria-label")))`)
 		}

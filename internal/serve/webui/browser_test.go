@@ -705,7 +705,7 @@ func TestBrowserSorts(t *testing.T) {
 	b.do(chromedp.Click(`[data-sort=load]`))
 	b.wants(first("batch/embed")) // without a value
 	b.do(chromedp.Focus("#workloads-q"), chromedp.KeyEvent("CHAT-4"))
-	b.wants(`document.querySelectorAll("#workloads .workload").length === 10 && document.querySelector("#workloads-count").innerText === "10 of 63 workloads"`)
+	b.wants(`document.querySelectorAll("#workloads .workload").length === 10 && document.querySelector("#workloads-count").innerText === "10 matches, of 63 workloads"`)
 	b.wants(`location.hash.includes("q=CHAT-4") && document.activeElement.id === "workloads-q"`)
 	b.size(360, 900, "dark")
 	b.fits("a dense list")

@@ -10,8 +10,8 @@
 function lookOf(g, shown) {
   const s = seconds(g.age) + shown.extra, known = g.utilization !== undefined;
   if (g.lost) return ["lost", "lost: it cannot be read any more"];
-  if (!known) return ["old", "no utilisation value"];
-  if (s > shown.maxAge) return ["old", "no fresh value, the last one is " + age(s) + " old"];
+  if (!known) return ["old", "stale: it has no utilisation"];
+  if (s > shown.maxAge) return ["old", "stale: its last value is " + age(s) + " old"];
   if (!(g.owners || []).length) return ["free", "free"];
   if (!(g.utilization > 0)) return ["idle", "idle-held"]; // as view.State
   return ["u" + Math.min(4, Math.max(0, Math.floor(g.utilization / 20))), "active"];
@@ -47,8 +47,8 @@ function drawCell(a, g, node, shown) {
   setText(a.children[1], hot ? num(g.temperatureCelsius) + " °C" : "");
   a.about = aboutGPU(g, node, shown);
   a.setAttribute("aria-label", a.about.replaceAll("\n", ", "));
-  setText(a.firstChild, look === "lost" ? "lost" : !known ? "no value" : look === "idle" ? "idle-held" : look === "free" ? "free" : num(g.utilization) + " %");
-  setText(a.lastChild, known && look === "old" ? age(s) + " old" : owners.length ? owners[0].pod + (owners.length > 1 ? " +" + (owners.length - 1) : "") : "");
+  setText(a.firstChild, look === "lost" ? "lost" : !known ? "stale" : look === "idle" ? "idle-held" : look === "free" ? "free" : num(g.utilization) + " %");
+  setText(a.lastChild, known && look === "old" ? "stale, " + age(s) : owners.length ? owners[0].pod + (owners.length > 1 ? " +" + (owners.length - 1) : "") : "");
 }
 
 // drawCells draws a node's GPUs. One of them is in the order of the tab key; the arrow keys
@@ -108,10 +108,13 @@ function drawWhole(v, shown) {
 
 function drawTotals(v) {
   const f = v.fleet;
-  const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["active", f.active], ["idle-held", f.idle], ["free", f.free], ["no fresh value", f.stale], ["nodes with problems", f.problemNodes]];
+  const facts = [["nodes", f.nodes], ["GPUs", f.gpus], ["active", f.active], ["idle-held", f.idle], ["free", f.free], ["stale", f.stale], ["nodes with problems", f.problemNodes]];
   const texts = facts.map(([k, n]) => [k, n.toLocaleString("en")]).concat([["mean utilisation of allocated GPUs", percentText(f.utilization)]]);
   keyed($("totals"), texts, ([k]) => k, ([k]) => el("div", {}, el("dt", {}, k), el("dd")), (e, [, text]) => setText(e.lastChild, text));
 }
+
+// freeText is what the free GPUs cost beside the held ones.
+const freeText = (f) => (f.cost.unpricedFreeGPUs === f.free ? "no price" : "another " + costText(f.cost.freeUSDPerHour, f.cost.unpricedFreeGPUs || 0) + "/h");
 
 // drawGlance says below the title what every view is asked: what is broken, which GPU is hot, who idles, what it costs.
 function drawGlance(v) {
@@ -122,8 +125,8 @@ function drawGlance(v) {
   const lines = [
     broken && ["broken", "with problems: " + broken, hashOf("workloads")],
     h && ["hot", "hottest: " + num(h.temperatureCelsius) + " °C on " + h.node + ", " + (h.index === undefined ? h.uuid.split("-", 2).join("-") : "GPU " + h.index), hashOf("gpu", { node: h.node, uuid: h.uuid })],
-    first && ["idle", "most idle-held: " + first.namespace + "/" + first.pod + ", " + gpus(first.gpus) + (first.usdPerHour != null ? ", " + costText(first.usdPerHour, first.unpricedGPUs) + "/h" : ""), hashOf("fleet")],
-    ["cost", c ? "held GPUs: " + costText(c.usdPerHour, c.unpricedGPUs || 0) + "/h, of it " + costText(c.idleHeldUSDPerHour, c.unpricedIdleHeldGPUs || 0) + "/h idle-held" : "cost: no --gpu-price"],
+    first && ["idle", "most idle-held: " + first.namespace + "/" + first.pod + ", " + gpus(first.gpus) + (first.usdPerHour != null ? ", " + costText(first.usdPerHour, first.unpricedGPUs) + "/h" : "") + sinceIdleText(first), hashOf("fleet")],
+    ["cost", c ? "held GPUs: " + costText(c.usdPerHour, c.unpricedGPUs || 0) + "/h, of it " + costText(c.idleHeldUSDPerHour, c.unpricedIdleHeldGPUs || 0) + "/h idle-held" + (v.fleet.free ? "; free GPUs: " + freeText(v.fleet) : "") : "cost: no --gpu-price"],
   ].filter(Boolean);
   $("glance").hidden = !v.fleet.gpus;
   keyed($("glance"), lines, ([k]) => k, ([, , href]) => el("li", {}, el(href ? "a" : "span")), (e, [, text, href]) => {
@@ -135,7 +138,7 @@ function drawGlance(v) {
 // share draws a bar of a pool's active, idle, free and stale GPUs.
 function share(bar, c) {
   [c.active, c.idle, c.free, c.stale].forEach((n, i) => { bar.children[i].style.flexGrow = n; });
-  bar.title = c.active + " active, " + c.idle + " idle-held, " + c.free + " free, " + c.stale + " without a fresh value";
+  bar.title = c.active + " active, " + c.idle + " idle-held, " + c.free + " free, " + c.stale + " stale";
 }
 
 function makePool(p) {
@@ -372,6 +375,10 @@ const usd = (x) => "$" + (x < 100 ? x.toFixed(2) : count(Math.round(x)));
 // costText is a cost that lacks what has no price; null: nothing of it has one.
 const costText = (x, lacks) => (x == null ? "–" : (lacks > 0.005 ? "≥ " : "") + usd(x));
 
+// sinceIdle is what idle-held GPUs have cost since they are idle; null: unknown.
+const sinceIdle = (x) => costText(x.usdSinceIdle, x.usdSinceIdleAtLeast ? 1 : 0);
+const sinceIdleText = (x) => (x.usdSinceIdle == null ? "" : ", " + sinceIdle(x) + " since idle");
+
 // sumOf adds up what is known of a list; null: nothing is.
 const sumOf = (list, f) => (list.some((x) => x[f] != null) ? list.reduce((n, x) => n + (x[f] || 0), 0) : null);
 
@@ -380,7 +387,7 @@ function weekText() {
   const sum = (f) => hours.reduce((n, h) => n + h[f], 0), held = sum("gpuHours"), idle = sum("gpuIdleHours"), most = hours[0];
   const cost = sumOf(hours, "gpuCost"), lacks = sumOf(hours, "gpuUnpricedHours") || 0;
   const hoursText = (h) => (h < 100 ? h.toFixed(1) : count(Math.round(h)));
-  let text = "Serving pods held " + hoursText(held) + " GPU-hours" + (cost != null ? " (" + costText(cost, lacks) + ")" : "") + ", " + hoursText(idle) + " of them without using the GPU: " +
+  let text = "Serving pods of workloads held " + hoursText(held) + " GPU-hours" + (cost != null ? " (" + costText(cost, lacks) + ")" : "") + ", " + hoursText(idle) + " of them without using the GPU: " +
     (held > 0 ? (100 * idle / held).toFixed(0) + " %" : "–") + (cost != null ? ", " + costText(sumOf(hours, "gpuIdleCost"), lacks) : "") + ".";
   if (cost != null && lacks >= 0.05) text += " " + hoursText(lacks) + " GPU-hours have no price.";
   if (most.gpuIdleHours >= 0.1 && hours.length > 1) text += " The most: " + most.name + " with " + hoursText(most.gpuIdleHours) + ".";
@@ -416,13 +423,14 @@ function drawHolders(shown) {
   $("holders-box").hidden = !holders || !holders.holders.length;
   if ($("holders-box").hidden) return;
   const rest = holders.total - holders.holders.length;
-  setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + (holders.gpus === 1 ? " GPU, " : " GPUs, ") + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : "") + (holders.usdPerHour != null ? ", " + costText(holders.usdPerHour, holders.unpricedGPUs) + " an hour" : ""));
-  keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { class: "n usd", "data-label": "cost an hour" }), el("td", { "data-label": "idle since" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" })), (tr, h) => {
-    const [pod, gpus, cost, idle, since, node] = tr.children;
+  setText($("holders-sum"), num(holders.gpus, holders.gpus % 1 ? 1 : 0) + (holders.gpus === 1 ? " GPU, " : " GPUs, ") + plural(holders.total, "pod") + (rest ? ", the first " + holders.holders.length : "") + (holders.usdPerHour != null ? ", " + costText(holders.usdPerHour, holders.unpricedGPUs) + " an hour" : "") + sinceIdleText(holders));
+  keyed($("holders"), holders.holders, (h) => h.namespace + "/" + h.pod, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { class: "n usd", "data-label": "cost an hour" }), el("td", { "data-label": "idle since" }), el("td", { class: "n usd", "data-label": "cost since idle" }), el("td", { "data-label": "held since" }), el("td", { "data-label": "node" })), (tr, h) => {
+    const [pod, gpus, cost, idle, spent, since, node] = tr.children;
     setText(pod, h.namespace + "/" + h.pod);
     setText(gpus, num(h.gpus, h.gpus % 1 ? 2 : 0));
     setText(cost, costText(h.usdPerHour, h.unpricedGPUs));
     setText(idle, idleSince(h, shown) || "–");
+    setText(spent, sinceIdle(h));
     setText(since, h.heldSince ? when(h.heldSince, new Date(shown.now)) + agoText(h.heldSince, shown) : "–");
     setText(node, h.node);
   });

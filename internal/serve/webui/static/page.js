@@ -35,7 +35,7 @@ function drawTargets(v, shown) {
 
 function summaryOf(v) {
   const f = v.fleet;
-  let text = plural(f.nodes, "node") + ", " + plural(f.gpus, "GPU") + ": " + count(f.active) + " active, " + count(f.idle) + " idle-held, " + count(f.free) + " free" + (f.stale ? ", " + count(f.stale) + " without a value" : "");
+  let text = plural(f.nodes, "node") + ", " + plural(f.gpus, "GPU") + ": " + count(f.active) + " active, " + count(f.idle) + " idle-held, " + count(f.free) + " free" + (f.stale ? ", " + count(f.stale) + " stale" : "");
   if (v.namespaces) {
     const more = v.namespaces.length + (v.omitted.namespaces || 0) - most.namespaces;
     text += " in " + (v.namespaces.slice(0, most.namespaces).join(", ") || "no namespace that you may see") + (more > 0 ? " and " + more + " more" : "");

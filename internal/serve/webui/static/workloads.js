@@ -12,7 +12,7 @@ let allProblems = false;
 // problemsOf lists what is wrong, the worst first: a text, and the address of what it is about.
 function problemsOf(v, shown) {
   const out = [];
-  for (const w of workloadsOf(v)) {
+  for (const w of workloadsOf(v, "")) {
     const to = hashOf("workloads", { open: keyOf(w) });
     if (w.problem) out.push({ rank: 0, who: keyOf(w), to, text: w.problem });
     for (const o of w.objectives || []) {
@@ -73,7 +73,7 @@ function objectiveRow(w, o) {
 
 function drawObjectives(v) {
   const rank = (o) => (o.missed ? 0 : o.burning ? 1 : 2);
-  const all = workloadsOf(v).flatMap((w) => (w.objectives || []).map((o) => [w, o])).sort((a, b) => rank(a[1]) - rank(b[1]));
+  const all = workloadsOf(v, "").flatMap((w) => (w.objectives || []).map((o) => [w, o])).sort((a, b) => rank(a[1]) - rank(b[1]));
   $("objectives").hidden = !all.length;
   if (!all.length) return;
   const kept = all.filter(([, o]) => o.attained && !o.missed).length, counted = all.filter(([, o]) => o.attained).length;
@@ -135,21 +135,23 @@ const sorts = {
 // search, or loaded by the button below the list.
 let extra = null;
 
-function workloadsOf(v) {
-  if (!extra || !v.omitted.workloads) return v.workloads;
+// q: those of the search only.
+function workloadsOf(v, q) {
+  if (!extra || extra.q !== q || !v.omitted.workloads) return v.workloads;
   const fresh = new Map(v.workloads.map((w) => [keyOf(w), w]));
+  if (!q) return v.workloads.concat(extra.list.filter((w) => !fresh.has(keyOf(w))));
   return extra.list.map((w) => fresh.get(keyOf(w)) || w);
 }
 
 async function loadWorkloads(more) {
   const q = (route.view === "workloads" && route.p.get("q")) || "";
-  if (!last || !last.v.omitted.workloads || (!q && !more && !extra)) {
+  if (!last || !last.v.omitted.workloads || (!q && !more && (!extra || extra.q))) {
     extra = null;
     return;
   }
   const have = more && extra && extra.q === q ? extra.list : [];
   let list = have;
-  const until = more ? have.length + 50 : Math.max(50, extra && extra.q === q ? extra.list.length : 0);
+  const until = more ? Math.max(have.length, q ? 0 : last.v.workloads.length) + 50 : Math.max(50, extra && extra.q === q ? extra.list.length : 0);
   list = [];
   let total = 0;
   do {
@@ -164,8 +166,8 @@ async function loadWorkloads(more) {
 const mostRows = 300;
 
 function rowsOf(v, shown) {
-  const q = (route.p.get("q") || "").toLowerCase();
-  const rows = workloadsOf(v).filter((w) => keyOf(w).toLowerCase().includes(q)).map((w) => ({ w, key: keyOf(w), state: stateOf(w, shown), signal: deciding(w), change: lastChange(v, w) }));
+  const q = route.p.get("q") || "";
+  const rows = workloadsOf(v, q).filter((w) => keyOf(w).toLowerCase().includes(q.toLowerCase())).map((w) => ({ w, key: keyOf(w), state: stateOf(w, shown), signal: deciding(w), change: lastChange(v, w) }));
   const by = sorts[route.p.get("sort")] || sorts.state, turn = route.p.get("desc") ? -1 : 1;
   return rows.sort((a, b) => turn * ((by(a) - by(b)) || (a.key < b.key ? -1 : a.key > b.key ? 1 : 0)));
 }
@@ -216,15 +218,22 @@ function toggle(key) {
   if (last) drawWorkloads(last.v, shownNow());
 }
 
+// shownOf is how many of a list are shown.
+const shownOf = (n, total, one, many) => (n < total ? count(n) + " of " : "") + count(total) + " " + (total === 1 ? one : many);
+
 function drawWorkloads(v, shown) {
   drawProblemList(v, shown);
   drawObjectives(v);
-  const cut = v.omitted.workloads || 0, total = extra ? extra.total : v.workloads.length + cut;
+  const cut = v.omitted.workloads || 0, all = v.workloads.length + cut, q = route.p.get("q") || "";
+  const searched = !cut || (extra && extra.q === q); // else only the workloads of the view are searched so far
   const rows = rowsOf(v, shown), few = rows.slice(0, mostRows);
   const at = opened(), found = rows.find((r) => r.key === at);
   if (found && !few.includes(found)) few.push(found);
-  setText($("workloads-count"), rows.length === total ? plural(total, "workload") : rows.length + " of " + plural(total, "workload") + (cut && !extra ? ", those with problems first" : ""));
-  $("workloads-more").hidden = !cut || (extra && extra.list.length >= extra.total);
+  const total = !cut ? rows.length : searched ? extra.total : q ? null : all;
+  setText($("workloads-count"), total === null ? "searching " + plural(all, "workload") + "…" : q ? shownOf(rows.length, total, "match", "matches") + ", of " + plural(all, "workload")
+    : shownOf(rows.length, total, "workload", "workloads") + (cut && !searched ? ", those with problems first" : ""));
+  $("workloads-more").hidden = total === null || (searched && cut ? extra.list.length : v.workloads.length) >= total;
+  setText($("workloads-more"), q ? "Load more matches" : "Load more workloads");
   for (const b of document.querySelectorAll("#workloads-head button")) {
     const on = b.dataset.sort === (route.p.get("sort") || "state");
     b.parentElement.setAttribute("aria-sort", !on ? "none" : route.p.get("desc") ? "descending" : "ascending");
