@@ -43,6 +43,7 @@ func (c *Controller) View() view.View {
 	for i := range v.Targets {
 		c.viewTarget(&v.Targets[i], found.Origins[v.Targets[i].Name].Pod)
 	}
+	v.Nodes = shown.WithSilent(v.Nodes, v.Targets, c.deps.Devices)
 	v.Workloads = make([]view.Workload, 0, len(workloads))
 	for _, w := range workloads {
 		w.mu.Lock()

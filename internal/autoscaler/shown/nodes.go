@@ -4,6 +4,7 @@ package shown
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,6 +62,26 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 			}
 		}
 	}
+	return nodes
+}
+
+// WithSilent returns the nodes with those of exporters that have never answered this controller, by name: nothing else
+// is known of them.
+func WithSilent(nodes []view.Node, targets []view.Target, devices *trust.Devices) []view.Node {
+	known := make(map[string]bool, len(nodes))
+	for i := range nodes {
+		known[nodes[i].Name] = true
+	}
+	for i := range targets {
+		t := &targets[i]
+		if t.Kind == view.KindPod || t.Node == "" || t.Up || !t.LastSuccess.IsZero() || !t.Starting.IsZero() || known[t.Node] {
+			continue
+		}
+		known[t.Node] = true
+		about := devices.About(t.Node)
+		nodes = append(nodes, view.Node{Name: t.Node, GPUs: []view.GPU{}, Pool: about.Pool, Model: about.Model, Fault: about.Fault, FaultSince: about.FaultSince})
+	}
+	slices.SortFunc(nodes, func(a, b view.Node) int { return strings.Compare(a.Name, b.Name) })
 	return nodes
 }
 

@@ -3,6 +3,7 @@
 package shown
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // A GPU costs what its model or its pool costs. A MIG instance costs its share, by the resources of the pod that holds
@@ -91,6 +93,30 @@ func TestPricesOfNodes(t *testing.T) {
 		if !got[uuid] {
 			t.Errorf("%s is not shown", uuid)
 		}
+	}
+}
+
+// A node whose exporter has never answered is a node with a problem, and has no GPUs that are known.
+func TestSilentNodes(t *testing.T) {
+	devices := trust.NewDevices(nil)
+	n := podtest.Node("b")
+	n.Labels = map[string]string{"karpenter.sh/nodepool": "spot"}
+	devices.NodeChanged(n, false)
+	now := time.Unix(1000, 0)
+	targets := []view.Target{
+		{Kind: "agent", Node: "b", Error: "i/o timeout"}, {Kind: "dcgm-exporter", Node: "b", Error: "i/o timeout"},
+		{Kind: "agent", Node: "a", Error: "i/o timeout"}, {Kind: "agent", Node: "c"},
+		{Kind: "agent", Node: "starts", Starting: now}, {Kind: "agent", Node: "answers", Up: true}, {Kind: "agent", Node: "answered", LastSuccess: now},
+		{Kind: view.KindPod, Node: "pod"}, {Kind: "agent"},
+	}
+	v := view.View{Targets: targets, Nodes: WithSilent([]view.Node{{Name: "a"}, {Name: "d"}}, targets, devices)}
+	var got []string
+	for _, n := range v.NodeSummaries() {
+		got = append(got, n.Name+" "+n.Pool+" "+strings.Join(n.Problems, "; "))
+	}
+	want := []string{"a  agent: i/o timeout", "b spot agent: i/o timeout; dcgm-exporter: i/o timeout", "c  agent: no answer yet", "d  "}
+	if !slices.Equal(got, want) || v.Nodes[1].GPUs == nil {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -115,6 +115,14 @@ func TestBrowserFiveQuestions(t *testing.T) {
 			b.wants(lost)
 		}
 		b.shoot(fmt.Sprintf("questions-%d-fleet", nodes))
+		b.size(390, 900, "dark")
+		b.wants("innerWidth === 390")
+		b.fits(fmt.Sprint(nodes, " nodes on a phone"))
+		if nodes == 3 {
+			b.shoot("questions-3-fleet-390")
+		}
+		b.size(1280, 900, "light")
+		b.wants("innerWidth === 1280")
 		if nodes > 3 {
 			b.do(chromedp.SetValue("#nodes-sort", "temperature"))
 			eval[bool](b, `$("nodes-sort").dispatchEvent(new Event("change"))`)

@@ -459,7 +459,7 @@ func TestBrowserShowsWhatIsOld(t *testing.T) {
 	b.wants(`[...document.querySelectorAll("#problem-list li")].map((e) => e.innerText).join().includes("llm/hung: last decision")`)
 	b.shoot("old-light")
 	b.do(chromedp.Click(`#views a[href="#fleet"]`))
-	b.wants(`document.querySelectorAll(".gpu.old").length === 2 && document.querySelector(".gpu.old").innerText.includes("42 s old")`)
+	b.wants(`document.querySelectorAll(".gpu.old").length === 2 && document.querySelector(".gpu.old").innerText.includes("stale, 42 s")`)
 	b.wants(`document.querySelectorAll("#targets .bad").length === 1 && /chat-1.*starting, 40 s/.test(document.querySelector("#targets li:not(.bad)").innerText)`)
 	b.do(chromedp.Click(`#views a[href="#decisions"]`))
 	b.wants(`document.querySelectorAll("#decisions time").length === 6`)
