@@ -109,7 +109,7 @@ func (t *tools) priceList() (uniform float64, list string) {
 	return 0, t.Prices.String()
 }
 
-// costOf is what the allocated GPUs cost an hour by the user's prices, if all of them are in the view or all have one
+// costOf is what the allocated and the free GPUs cost an hour by the user's prices, if all of them are in the view or all have one
 // price; without prices of the user, by the controller's. nil: it is not known.
 func (t *tools) costOf(v *view.View) *view.Cost {
 	c := &v.Fleet
@@ -120,7 +120,7 @@ func (t *tools) costOf(v *view.View) *view.Cost {
 	case v.Omitted.Nodes == 0:
 		return v.CostBy(&t.Prices)
 	case uniform:
-		return &view.Cost{Held: all * float64(c.Allocated), Idle: all * float64(c.Idle)}
+		return &view.Cost{Held: all * float64(c.Allocated), Idle: all * float64(c.Idle), Free: all * float64(c.Free)}
 	}
 	return nil
 }
