@@ -120,7 +120,7 @@ func TestDeltas(t *testing.T) {
 			t.Fatalf("%d frames, %v", len(frames), ok)
 		}
 		have = apply(t, have, frames[0].data)
-		if d := cmp.Diff(normal(t, want), normal(t, have), cmp.AllowUnexported(view.Counts{})); d != "" {
+		if d := cmp.Diff(normal(t, want), normal(t, have), cmp.AllowUnexported(view.Counts{}, view.NodeSummary{})); d != "" {
 			t.Fatalf("step %d, %s: %s", i, frames[0].data, d)
 		}
 	}
