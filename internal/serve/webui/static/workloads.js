@@ -78,7 +78,10 @@ function drawObjectives(v) {
   if (!all.length) return;
   const kept = all.filter(([, o]) => o.attained && !o.missed).length, counted = all.filter(([, o]) => o.attained).length;
   setText($("objectives-sum"), kept + " of " + plural(counted, "objective") + " kept" + (all.length > counted ? ", " + (all.length - counted) + " without a request yet" : ""));
-  $("objectives-rows").replaceChildren(...all.slice(0, 50).map(([w, o]) => objectiveRow(w, o)));
+  const rows = all.slice(0, 50), key = JSON.stringify(rows.map(([w, o]) => [keyOf(w), o]));
+  if ($("objectives-rows").shows === key) return; // so that the focus stays
+  $("objectives-rows").shows = key;
+  $("objectives-rows").replaceChildren(...rows.map(([w, o]) => objectiveRow(w, o)));
 }
 
 // ---- the list ----
