@@ -104,7 +104,8 @@ func TestSilentNodes(t *testing.T) {
 	devices.NodeChanged(n, false)
 	now := time.Unix(1000, 0)
 	targets := []view.Target{
-		{Kind: "agent", Node: "b", Error: "i/o timeout"}, {Kind: "dcgm-exporter", Node: "b", Error: "i/o timeout"},
+		{Kind: "agent", Node: "b", Error: "i/o timeout"},
+		{Kind: "dcgm-exporter", Node: "b", Error: "i/o timeout"},
 		{Kind: "agent", Node: "a", Error: "i/o timeout"}, {Kind: "agent", Node: "c"},
 		{Kind: "agent", Node: "starts", Starting: now}, {Kind: "agent", Node: "answers", Up: true}, {Kind: "agent", Node: "answered", LastSuccess: now},
 		{Kind: view.KindPod, Node: "pod"}, {Kind: "agent"},

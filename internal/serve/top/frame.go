@@ -396,7 +396,7 @@ func (m *Model) digest(n int) []string {
 	for i := range waste.Rows {
 		c := waste.Rows[i].Cells
 		line := fmt.Sprintf("  %s  holds %s idle", c[0].Text, c[1].Text)
-		for _, x := range [][3]string{{" of ", c[2].Text}, {", for ", c[3].Text}, {", ", c[7].Text, " USD/h"}, {", ", c[8].Text, " USD so far"}} {
+		for _, x := range [][3]string{{" of ", c[2].Text}, {", for ", c[3].Text}, {", ", c[7].Text, " USD/h"}, {", ", c[8].Text, " USD since each is idle"}} {
 			if x[1] != "" {
 				line += x[0] + x[1] + x[2]
 			}

@@ -99,9 +99,11 @@ func TestGoldenFrames(t *testing.T) {
 	golden(t, "frame-colours", screen(t, f, 80, 24, func(c *Config) { c.Prices = all2 }).Frame())
 	golden(t, "frame-ascii", screen(t, f, 80, 24, func(c *Config) { plain(c); c.ASCII = true }).Frame())
 
+	chat, _ := fixed{f.View}.Workload("llm", "chat")
+	f.Detail = &chat
 	m := screen(t, f, 80, 24, plain)
 	var details []string
-	for _, keys := range [][]string{{"2", "enter"}, {"3", "enter"}, {"4", "enter"}, {"6", "enter"}, {"7", "enter"}, {"?"}} {
+	for _, keys := range [][]string{{"2", "enter"}, {"3", "enter"}, {"4", "enter"}, {"4", "down", "enter"}, {"6", "enter"}, {"7", "enter"}, {"?"}} {
 		press(m, keys...)
 		details = append(details, "=== "+strings.Join(keys, " "))
 		for _, l := range m.Frame() {

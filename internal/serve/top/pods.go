@@ -187,7 +187,7 @@ func (f *Fleet) waste(look *Look) Table {
 func wasteLegend(all *sum) string {
 	s := "IDLE FOR: since the last use of these GPUs; ≥: or more"
 	if all.known > 0 {
-		s += "; IDLE USD: their cost since then, in all " + all.usd()
+		s += "; IDLE USD: the cost since each is idle, in all " + all.usd()
 	}
 	return s
 }

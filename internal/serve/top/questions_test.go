@@ -88,9 +88,9 @@ func TestFiveQuestions(t *testing.T) {
 			idle, most, cost, since, broken, free = nodes-2+3-100, "4", "8.00", "≥36.00", 101, (nodes-100)*2
 			f("what is broken, the most GPUs first", nil, "PROBLEMS\n  ml/render  SignalsReadable is False: no sample of pod render-1\n  node-00007 and 99 other nodes of pool-7, 800 GPUs, the first for 2h45m: agent: i/o timeout; 8 of 8 GPUs stale\n  "+node)
 		}
-		f("who idles", []string{"6"}, fmt.Sprintf("%s/notebook-ann  %11s", namespace, most), cost, "IDLE USD", since, "IDLE USD: their cost since then, in all ≥")
+		f("who idles", []string{"6"}, fmt.Sprintf("%s/notebook-ann  %11s", namespace, most), cost, "IDLE USD", since, "IDLE USD: the cost since each is idle, in all ≥")
 		f("since when", []string{"6"}, "IDLE FOR", "≥3h00m", "IDLE FOR: since the last use of these GPUs; ≥: or more")
-		f("since when, at a glance", nil, "notebook-ann  holds "+most+" idle", ", for ≥3h00m, "+cost+" USD/h, "+since+" USD so far")
+		f("since when, at a glance", nil, "notebook-ann  holds "+most+" idle", ", for ≥3h00m, "+cost+" USD/h, "+since+" USD since each is idle")
 		f("why that many replicas, in the list", []string{"4"}, "3+1/4/12", "REPLICAS: serving + starting / desired / maximum")
 		f("who idles, at a glance", nil, fmt.Sprintf("%s idle-held", grouped(idle)), fmt.Sprintf("IDLE-HELD\n  %s/notebook-ann  holds %s idle", namespace, most))
 		f("why that many replicas", []string{"4"}, "WHY", "llm/chat  ", "  vllm requests: 12.1 is within 10 % of the target 12.5: no change")

@@ -267,7 +267,8 @@ func TestHoldersCosts(t *testing.T) {
 		h := x.idleHolders(&p.Prices, &own)
 		return &h.Holders[0]
 	}
-	if first("") != first("") || first("A100=2") != first("A100=2") || first("") == first("A100=2") {
+	own, others := first(""), first("A100=2")
+	if own == others || own != first("") || others != first("A100=2") {
 		t.Error("the holders are added up for each request, or by other prices")
 	}
 	for i := range 2 * keptHolders {

@@ -20,7 +20,7 @@ func (e explained) Workload(namespace, name string) (d view.WorkloadDetail, ok b
 	v := e.View()
 	for _, w := range v.Workloads {
 		if w.Namespace == namespace && w.Name == name {
-			return view.WorkloadDetail{Time: v.Time, MaxAge: v.MaxAge, Workload: w, Changes: []string{"9 replicas if Utilization is above 97 % for 10 s (now 87)"}}, true
+			return view.WorkloadDetail{Time: v.Time, MaxAge: v.MaxAge, Workload: w, Changes: []string{"5 replicas if Utilization is below 75 % for 10 s (now 87)"}}, true
 		}
 	}
 	return d, false
@@ -93,14 +93,14 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		// Who idles.
 		b.wants(fmt.Sprintf(`document.querySelector("#holders tr").innerText.replace(/\s+/g, " ").startsWith("%s/notebook-ann 1 $2.00 ")`, n.GPUs[4].Owners[0].Namespace))
 
-		b.wants(`((cells) => /^.*:.* or earlier \(3 h\)$/.test(cells[3].innerText) && cells[4].innerText === "≥ $5.00" && /:.* \(3 h\)$/.test(cells[5].innerText))(document.querySelector("#holders tr").children)`)
+		b.wants(`((cells) => /^.*:.* or earlier \(2.5 h\)$/.test(cells[3].innerText) && cells[4].innerText === "≥ $5.00" && /:.* \(3 h\)$/.test(cells[5].innerText))(document.querySelector("#holders tr").children)`)
 		b.wants(`$("holders-sum").innerText === "1 GPU, 1 pod, $2.00 an hour, ≥ $5.00 since idle"`)
 		b.wants(`$("hours-box").querySelector("h2").innerText.toLowerCase().includes("of workloads") && /Pods without a workload, such as notebooks, .* are not in it/.test($("hours-box").innerText)`)
 
 		// One word for a GPU without a fresh value.
 		b.wants(`!/no value|no fresh value|without a value/.test(document.body.innerText) && /, \d+ stale$/.test($("summary").innerText) && document.querySelector(".legend").innerText.includes("stale: ")`)
 		if nodes == 3 {
-			b.wants(`[...document.querySelectorAll("#fleet .gpu.idle")].some((e) => /, idle-held, .*, held since .*, idle since .* or earlier \(3 h\),/.test(e.getAttribute("aria-label")))`)
+			b.wants(`[...document.querySelectorAll("#fleet .gpu.idle")].some((e) => /, idle-held, .*, held since .*, idle since .* or earlier \(2.5 h\),/.test(e.getAttribute("aria-label")))`)
 		}
 
 		// The hottest GPU, and what is known about it.
@@ -145,7 +145,7 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		b.do(chromedp.Click(row(why.Namespace+"/"+why.Name) + " button"))
 		b.wants(fmt.Sprintf(`document.querySelector("#workloads .workload td:nth-child(2)").innerText.replace(/\s+/g, " ").endsWith(%q)`, why.Decision.Why))
 		b.wants(fmt.Sprintf(`document.querySelector(".detail").innerText.replace(/\s+/g, " ").startsWith(%q)`,
-			fmt.Sprintf("Why %d replicas %s 9 replicas if Utilization is above 97 %% for 10 s (now 87)", why.Decision.Replicas, why.Decision.Why)))
+			fmt.Sprintf("Why %d replicas %s 5 replicas if Utilization is below 75 %% for 10 s (now 87)", why.Decision.Replicas, why.Decision.Why)))
 		for _, s := range why.Decision.Steps {
 			b.wants(fmt.Sprintf(`document.querySelector("#view-workloads").innerText.includes(%q)`, s.Sentence))
 		}

@@ -13,7 +13,7 @@ const percentText = (x) => (x === undefined || x === null ? "–" : x.toFixed(0)
 function age(s) {
   if (s < 120) return Math.round(s) + " s";
   if (s < 7200) return Math.round(s / 60) + " min";
-  return s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " days";
+  return s < 172800 ? (s < 36000 ? Math.round(s / 360) / 10 : Math.round(s / 3600)) + " h" : Math.round(s / 86400) + " days";
 }
 
 function el(tag, attrs = {}, ...children) {

@@ -195,7 +195,7 @@ let allNodes = false; // of a fleet that is drawn whole
 function drawProblems(v, shown) {
   const all = nodeProblems(v), large = v.omitted.nodes > 0, rows = allNodes && !large ? all : all.slice(0, most.problems);
   keyed($("problems"), rows, (n) => n.name,
-    (n) => el("li", {}, button(n.name, { class: "link" }, () => (last.v.omitted.nodes ? choose({ q: n.name, alike: "", pool: null, problem: false }) : showNode(n.name))), el("span"), el("span", { class: "bad" }), " ", button("show", { class: "link" }, () => {
+    (n) => el("li", {}, button(n.name, { class: "link" }, () => (last.v.omitted.nodes ? choose({ q: n.name, alike: "", pool: null, problem: false }) : showNode(n.name))), el("span"), el("span"), " ", button("show", { class: "link" }, () => {
       choose({ alike: n.name, problem: false, q: "", pool: null, sort: "problems" });
       $("nodes-alike").focus();
     })),
@@ -408,7 +408,7 @@ function drawHours() {
   if ($("hours-box").hidden) return;
   const share = (part, all) => (all > 0 ? (100 * part / all).toFixed(0) + " %" : "–");
   setText($("hours-sum"), weekText());
-  keyed($("hours"), hours.slice(0, 10), (h) => h.name, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "held" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { "data-label": "share" }), el("td", { class: "n usd", "data-label": "cost of idle" })), (tr, h) => {
+  keyed($("hours"), hours.slice(0, 10), (h) => h.name, () => el("tr", {}, el("th", { scope: "row" }), el("td", { class: "n", "data-label": "held" }), el("td", { class: "n", "data-label": "idle-held" }), el("td", { class: "n", "data-label": "share" }), el("td", { class: "n usd", "data-label": "cost of idle" })), (tr, h) => {
     const [name, all, part, ratio, cost] = tr.children;
     setText(name, h.name);
     setText(all, h.gpuHours.toFixed(1) + " h");

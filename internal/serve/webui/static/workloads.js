@@ -198,7 +198,7 @@ function drawRow(tr, r, shown) {
   setText(replicas.firstChild, !d ? "–" : d.replicas === d.current ? String(d.current) : d.current + " → " + d.replicas);
   setText(replicas.lastChild, !d ? "" : d.serving + " serving" + (d.starting ? ", " + d.starting + " starting" : "") + (d.unschedulable ? ", " + d.unschedulable + " unschedulable" : "") + ", " + w.min + " to " + w.max);
   const s = signal || (w.signals || [])[0], share = signal ? signal.value / signal.target : 0;
-  setText(load.firstChild, s ? s.name.slice(0, 40) + " " + signalValue(s) + " of " + s.target + (s.unit ? " " + s.unit : "") : "–");
+  setText(load.firstChild, s ? s.name.slice(0, 40) + " " + signalValue(s) + ", target " + s.target + (s.unit ? " " + s.unit : "") : "–");
   load.title = (w.signals || []).map((x) => x.name + ": " + signalValue(x) + ", target " + x.target).join("\n");
   load.lastChild.hidden = !signal;
   load.lastChild.firstChild.style.width = Math.min(100, share * 66.6) + "%";
