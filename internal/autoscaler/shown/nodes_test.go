@@ -106,9 +106,13 @@ func TestSilentNodes(t *testing.T) {
 	targets := []view.Target{
 		{Kind: "agent", Node: "b", Error: "i/o timeout"},
 		{Kind: "dcgm-exporter", Node: "b", Error: "i/o timeout"},
-		{Kind: "agent", Node: "a", Error: "i/o timeout"}, {Kind: "agent", Node: "c"},
-		{Kind: "agent", Node: "starts", Starting: now}, {Kind: "agent", Node: "answers", Up: true}, {Kind: "agent", Node: "answered", LastSuccess: now},
-		{Kind: view.KindPod, Node: "pod"}, {Kind: "agent"},
+		{Kind: "agent", Node: "a", Error: "i/o timeout"},
+		{Kind: "agent", Node: "c"},
+		{Kind: "agent", Node: "starts", Starting: now},
+		{Kind: "agent", Node: "answers", Up: true},
+		{Kind: "agent", Node: "answered", LastSuccess: now},
+		{Kind: view.KindPod, Node: "pod"},
+		{Kind: "agent"},
 	}
 	v := view.View{Targets: targets, Nodes: WithSilent([]view.Node{{Name: "a"}, {Name: "d"}}, targets, devices)}
 	var got []string
