@@ -27,10 +27,13 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 
 export GPUPILOT_KUBE = $(CURDIR)/bin/kube
+# With these tags net and os/user are the same with and without cgo: the programs, the tests and the control plane share what
+# the compiler made of their common packages. -trimpath would divide it again, so only releases have it.
+TAGS := netgo,osusergo
 # go-nvml wraps calls that NVIDIA has deprecated. Old drivers still need them.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-.PHONY: all arm64 missing-compilers images load packages archives demo test unit e2e hardware soak soak-controller sweep peers bench compat lint generate chart fakes kube keda clean
+.PHONY: all arm64 missing-compilers images load packages archives demo test test-all hardware soak soak-controller sweep peers bench compat lint generate chart fakes kube keda clean
 all: $(PROGRAMS) ## the three programs, in bin/
 
 # load gpu calls libcuda, which needs glibc. The static CLI contains the program that does, and starts it from memory.
@@ -41,23 +44,23 @@ $(WORKERS)/%/gpuworker: $(GO_FILES)
 worker_of   = $(if $(findstring darwin,$(1)),,$(WORKERS)/$(lastword $(subst -, ,$(1)))/gpuworker)
 
 bin/gpupilot: $(GO_FILES) $(call worker_of,$(shell go env GOOS)-$(shell go env GOARCH))
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot
+	CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot
 # The agent links dlopen only: no NVIDIA library is needed to build or to start it.
 bin/gpupilot-agent: $(GO_FILES)
-	CGO_ENABLED=1 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
+	CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
 bin/gpupilot-controller: $(GO_FILES)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-controller
+	CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-controller
 bin/gpupilot-demo: $(GO_FILES) $(TEST_FILES)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./test/demo
+	CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./test/demo
 bin/gpupilot-bench: $(GO_FILES) $(TEST_FILES)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./test/bench
+	CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./test/bench
 
 arm64: bin/arm64/gpupilot bin/arm64/gpupilot-agent bin/arm64/gpupilot-controller ## the three programs for arm64, in bin/arm64/
 bin/arm64/gpupilot-agent: $(GO_FILES)
-	GOARCH=arm64 CGO_ENABLED=1 CC=$(ARM64_CC) go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
+	GOARCH=arm64 CGO_ENABLED=1 CC=$(ARM64_CC) go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
 bin/arm64/gpupilot: $(WORKERS)/arm64/gpuworker
 bin/arm64/gpupilot bin/arm64/gpupilot-controller: bin/arm64/%: $(GO_FILES)
-	GOARCH=arm64 CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
+	GOARCH=arm64 CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
 bin/arm64/libnvidia-ml-fake.so: $(wildcard test/fakes/nvml/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/nvml BIN=$(CURDIR)/bin/arm64 CC=$(ARM64_CC)
 bin/arm64/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fakes/shared.h
@@ -75,13 +78,13 @@ RELEASE    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 
 .SECONDEXPANSION:
 release-static-%: $$(call worker_of,$$*)
 	@mkdir -p bin/images/linux-$*
-	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot ./cmd/gpupilot-controller
+	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot ./cmd/gpupilot-controller
 release-agent-%:
 	@mkdir -p bin/images/linux-$*
-	GOOS=linux GOARCH=$* CGO_ENABLED=1 CC=$(CC_$*) go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot-agent
+	GOOS=linux GOARCH=$* CGO_ENABLED=1 CC=$(CC_$*) go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot-agent
 release-cli-%: $$(call worker_of,$$*)
 	@mkdir -p bin/archives/$*
-	GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/archives/$*/ ./cmd/gpupilot
+	GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/archives/$*/ ./cmd/gpupilot
 missing-compilers:
 	@$(foreach arch,$(filter-out $(HAVE_CC),$(ARCH)),echo "nothing is built for $(arch): its C compiler $(CC_$(arch)) is missing";)
 
@@ -120,10 +123,7 @@ demo:
 	@exec bin/gpupilot-demo
 endif
 
-empty :=
-space := $(empty) $(empty)
-
-# What a test program is linked without takes a quarter of the linker's time; unit vets all packages at once.
+# What a test program is linked without takes a quarter of the linker's time; make lint vets.
 QUICK := -vet=off -ldflags=-w
 
 # The arguments of a test run: a name, flags and packages, and the folder of another module. bin/tests/NAME.json has the test report.
@@ -131,52 +131,42 @@ define go_test
 @mkdir -p bin/tests
 $(if $(3),cd $(3) && )go run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary skipped --jsonfile $(CURDIR)/bin/tests/$(1).json -- $(2)
 endef
+# How many tests ran since the target began, and the skipped ones with the reason.
+count_tests = go run $(GOTESTSUM) --raw-command --format standard-quiet -- cat bin/tests/*.json | sed -n '/^=== Skipped/,$$p; /^DONE/p' | uniq
 
-test: ## every test; the summary counts them, and lists the skipped ones with the reason
+# Every test without a build tag: unit and property tests, the documentation, and test/journeys on a real control plane.
+test: all fakes ## the tests that tell whether the product works: units, and the main journeys on a real control plane (KUBERNETES=v1.34.2 for another one)
+	@$(MAKE) --no-print-directory kube
 	@rm -rf bin/tests
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory e2e
-	@go run $(GOTESTSUM) --raw-command --format standard-quiet -- cat bin/tests/*.json | sed -n '/^=== Skipped/,$$p; /^DONE/p' | uniq
+	$(call go_test,test,-tags $(TAGS) -p 3 $(QUICK) -timeout 30m ./test/... ./...)
+	@$(count_tests)
 
-# Packages that start no goroutine, and import none of ours that does (go test ./internal checks it): the race detector
-# finds nothing in their own tests, which take several times as long with it.
-SEQUENTIAL := ./internal/scale ./test/policies ./internal/replay/scenario ./internal/scale/promise ./internal/gpu/verdict ./internal/scale/policy ./internal/replay/trace
+# Everything else: the race detector, and what has the build tag e2e or is a module of its own.
+test-all: all fakes bin/lws $(ARM64_TEST) ## every test that make test does not run, and its unit tests again under the race detector
+	@$(MAKE) --no-print-directory kube
+	@rm -rf bin/tests
+	$(call go_test,race,-tags $(TAGS) -race $(QUICK) -timeout 30m ./...)
+	@$(MAKE) --no-print-directory -j2 --output-sync test-modules test-e2e
+	@$(MAKE) --no-print-directory -j2 --output-sync test-install test-release
+	@$(count_tests)
 
-unit: kube all fakes ## vet and the tests that put no load on a control plane; under the race detector, where there are goroutines
-	go vet ./... && go vet -tags e2e,gpu ./...
-	$(call go_test,unit,-race $(QUICK) -timeout 30m $$(go list ./... | grep -vE '/($(subst $(space),|,$(SEQUENTIAL:./%=%)))$$'))
-	@$(MAKE) --no-print-directory -j2 --output-sync unit-sequential unit-modules
-
-# Each is one package at a time for most of its time: they take a core each. Garbage is collected seldom: it took half of
-# the time, and these tests keep little in memory.
-.PHONY: unit-sequential unit-modules
-unit-sequential unit-modules: export GOGC := 800
-unit-sequential:
-	$(call go_test,sequential,$(QUICK) $(SEQUENTIAL))
-unit-modules:
+.PHONY: test-modules test-e2e test-install test-release
+test-modules:
 	$(call go_test,godcgm,-race ./...,test/godcgm)
 	$(call go_test,monitoring,./...,deploy/monitoring)
 	$(call go_test,chart,./...,test/chart)
 
-e2e: export GPUPILOT_KEDA ?= $(shell bash test/keda/build.sh --built)
+# A package has a control plane of its own and takes half a core: four of them keep two cores busy, and more take as long.
+test-e2e: export GPUPILOT_KEDA ?= $(shell bash test/keda/build.sh --built)
+test-e2e:
+	$(call go_test,e2e,-count=1 -p 4 -tags $(TAGS),e2e $(QUICK) -timeout 30m ./test/e2e/...)
 bin/lws: test/lws/go.mod test/lws/go.sum
-	cd test/lws && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ sigs.k8s.io/lws/cmd
-
-# The packages that take minutes start first, so that none of them is left for the end. A package has a control plane of
-# its own and takes half a core: four of them keep two cores busy, and more take as long.
-LONGEST := ./test/e2e ./test/e2e/lifecycle ./test/e2e/external ./test/e2e/doctor ./test/e2e/starved ./test/e2e/sweep ./test/e2e/history ./test/monitoring ./test/e2e/ledger \
-	./test/e2e/groups ./test/e2e/exporter ./test/realnode
-
-e2e: kube all fakes bin/lws $(ARM64_TEST) ## the chain on a real control plane, and as root also on a real node
-	$(call go_test,e2e,-count=1 -p 4 $(QUICK) -tags e2e -timeout 30m $(LONGEST) ./test/e2e/... ./internal/promql/client ./internal/promql/queries)
-	$(call go_test,fleet,-count=1 $(QUICK) -tags e2e -timeout 10m ./test/fleet)
-	@$(MAKE) --no-print-directory -j2 --output-sync e2e-install e2e-release
+	cd test/lws && CGO_ENABLED=0 go build -tags $(TAGS) -o $(CURDIR)/$@ sigs.k8s.io/lws/cmd
 
 # The installation waits for a node for most of its time.
-.PHONY: e2e-install e2e-release
-e2e-release:
+test-release:
 	$(call go_test,release,-count=1 ./...,deploy/release)
-e2e-install:
+test-install:
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH) || echo 'no images: the test that runs them on a node is left out'
 	$(call go_test,install,-count=1 -tags e2e -timeout 15m -run Install ./...,test/chart)
 
@@ -225,7 +215,7 @@ lint:
 	cd test/chart && go mod tidy -diff
 	cd test/lws && go mod tidy -diff
 	go run $(ACTIONLINT) -shellcheck= -pyflakes=
-	go run $(GOLANGCI) run --build-tags e2e,gpu ./...
+	go run $(GOLANGCI) run --build-tags $(TAGS),e2e,gpu ./...
 
 generate: ## deepcopy functions and CRDs from the API types, dashboards and alert rules, and their copies in the chart and the kustomize base
 	@mkdir -p bin
