@@ -14,7 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
-// agentVariable is the environment variable that names the agent to test, in place of one that is built.
+// agentVariable is the environment variable that names the agent to test, in place of that of bin.
 const agentVariable = "GPUPILOT_AGENT"
 
 // partsVariable is the environment variable that hands the parts to the nested stages.
@@ -30,7 +30,8 @@ type Parts struct {
 	Logs    string  // folder for the programs' output
 }
 
-// PrepareParts builds and downloads the parts, except the cgroup, to dir and the cache; root is the checkout.
+// PrepareParts finds, builds and downloads the parts, except the cgroup; root is the checkout, in which make has built the
+// agent, unless GPUPILOT_AGENT names another.
 func PrepareParts(ctx context.Context, root, dir string) (Parts, error) {
 	p := Parts{Agent: os.Getenv(agentVariable), Payload: filepath.Join(dir, "payload"), Logs: filepath.Join(dir, "logs")}
 	err := os.Mkdir(p.Logs, 0o755)
@@ -43,15 +44,14 @@ func PrepareParts(ctx context.Context, root, dir string) (Parts, error) {
 	if p.Kube, err = findKube(ctx, root); err != nil {
 		return p, err
 	}
-	if _, err := output(ctx, root, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags=-s -w", "-o", p.Payload, "./test/realnode/payload"); err != nil {
+	if _, err := output(ctx, root, "env", "CGO_ENABLED=0", "go", "build", "-tags=netgo,osusergo", "-ldflags=-s -w", "-o", p.Payload, "./test/e2e/realnode/payload"); err != nil {
 		return p, fmt.Errorf("build the containers' program: %w", err)
 	}
-	if p.Agent != "" {
-		return p, nil
+	if p.Agent == "" {
+		p.Agent = filepath.Join(root, "bin", "gpupilot-agent")
 	}
-	p.Agent = filepath.Join(dir, "gpupilot-agent")
-	if _, err := output(ctx, root, "go", "build", "-o", p.Agent, "./cmd/gpupilot-agent"); err != nil {
-		return p, fmt.Errorf("build the agent: %w", err)
+	if _, err := os.Stat(p.Agent); err != nil {
+		return p, fmt.Errorf("%w: make builds the agent", err)
 	}
 	return p, nil
 }

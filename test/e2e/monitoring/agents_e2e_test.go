@@ -19,7 +19,7 @@ import (
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
-const bin = "../../bin"
+const bin = "../../../bin"
 
 // optional are the fields that the panels use and the built-in collectors lack:
 // docs/monitoring.md has the same list.

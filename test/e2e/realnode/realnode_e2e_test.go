@@ -44,7 +44,7 @@ func runNestedFor(t *testing.T, name string, timeout time.Duration, args ...stri
 	}
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root, err := filepath.Abs("../..")
+	root, err := filepath.Abs("../../..")
 	must(t, err)
 	var out bytes.Buffer
 	err = NestedTest{Name: name, Root: root, Dir: t.TempDir(), Timeout: timeout, Out: &out, Args: args}.Run(ctx)

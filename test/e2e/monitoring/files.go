@@ -13,7 +13,7 @@ import (
 )
 
 // chart is the folder of the dashboards and the rules.
-const chart = "../../deploy/chart"
+const chart = "../../../deploy/chart"
 
 // panelQuery is one query of a panel.
 type panelQuery struct {

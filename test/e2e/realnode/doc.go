@@ -7,7 +7,7 @@
 //
 // The tests are behind the build tag e2e:
 //
-//	go test -tags e2e ./test/realnode
+//	go test -tags e2e ./test/e2e/realnode
 //
 // They need Linux, root and Debian's packages containerd and runc, which are downloaded but not installed. Where one of
 // these is missing they skip and say so; with GPUPILOT_REQUIRE_REALNODE=1, as in CI, they fail instead.

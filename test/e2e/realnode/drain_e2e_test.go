@@ -49,9 +49,6 @@ const (
 // than maxSeconds of drain, which is the longest request and drainMargin.
 func TestDrainNode(t *testing.T) {
 	skipIfUnavailable(t, CheckPodNetwork())
-	bin, err := filepath.Abs("../../bin")
-	must(t, err)
-	t.Setenv(agentVariable, filepath.Join(bin, "gpupilot-agent")) // which is not needed, and would be built
 	rounds := *drains / len(drainWorkloads())
 	runNestedFor(t, "TestDrainOnNode", timeout+time.Duration(rounds)*(2**longest+time.Minute), fmt.Sprint("-drains=", *drains), fmt.Sprint("-longest=", *longest))
 }
