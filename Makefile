@@ -186,7 +186,7 @@ SEED        ?= 1
 sweep: kube all ## every field of the CRDs and of the chart's values set, changed, removed, and every call of the controller to the API server disturbed: an hour; as root also 200 drains on a real node: another; TRANSITIONS=0 for every value, SEED=n
 	go test -count=1 -v -tags e2e -timeout 6h ./test/e2e/sweep -transitions $(TRANSITIONS) -rounds 0 -within 10s -seed $(SEED)
 	cd test/chart && go test -count=1 -v -timeout 1h -run TestEveryValueRenders . -sweep 0 -seed $(SEED)
-	go test -count=1 -v -tags e2e -timeout 4h -run '^TestDrainNode$$' ./test/realnode -drains 200 -longest 90s
+	go test -count=1 -v -tags e2e -timeout 4h -run '^TestDrainNode$$' ./test/e2e/realnode -drains 200 -longest 90s
 
 SEQUENCES ?= 1000
 peers: ## compare the backtest's models of the HPA and the Knative autoscaler with the real ones; UPDATE=1 records the results

@@ -27,7 +27,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/inventory"
-	"github.com/gpupilot/gpupilot/test/realnode"
+	"github.com/gpupilot/gpupilot/test/e2e/realnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 

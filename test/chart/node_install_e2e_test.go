@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/test/inventory"
-	"github.com/gpupilot/gpupilot/test/realnode"
+	"github.com/gpupilot/gpupilot/test/e2e/realnode"
 )
 
 // nodeLease is the kubelet's, some seconds after its start.

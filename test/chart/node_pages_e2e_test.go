@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/test/inventory"
-	"github.com/gpupilot/gpupilot/test/realnode"
+	"github.com/gpupilot/gpupilot/test/e2e/realnode"
 )
 
 // buildCommands builds the real helm and kubectl from their modules, and puts them first on the PATH.
