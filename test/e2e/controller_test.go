@@ -6,11 +6,7 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"testing"
 	"time"
 
@@ -24,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -66,7 +61,7 @@ func TestStatefulSetOnPodsMetric(t *testing.T) {
 	})
 	replicas := func(what string, ok func(int32) bool) {
 		t.Helper()
-		scalerig.Eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
 				return err
 			}
@@ -107,7 +102,7 @@ func TestCustomResource(t *testing.T) {
 		"spec":     map[string]any{"replicas": int64(1)},
 		"status":   map[string]any{"replicas": int64(1), "selector": "app=" + name},
 	}}
-	scalerig.Eventually(t, func() error { return rig.Client.Create(t.Context(), fleet) })
+	stack.Eventually(t, func() error { return rig.Client.Create(t.Context(), fleet) })
 	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), fleet) }) // its kind may have gone first
 	rig.Offer(name, 0.95)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"}}
@@ -117,7 +112,7 @@ func TestCustomResource(t *testing.T) {
 	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Spec.ScaleTargetRef = v1alpha1.CrossVersionObjectReference{APIVersion: "test.gpupilot.dev/v1", Kind: "Fleet", Name: name}
 	})
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet); err != nil {
 			return err
 		}
@@ -126,48 +121,6 @@ func TestCustomResource(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// While the API server is away the controller serves what it knows, nothing
-// scales, and afterwards everything goes on.
-func TestAPIServerAway(t *testing.T) {
-	const name, load = "restart", 1.6
-	rig.Offer(name, load)
-	rig.Deploy(t, name, 3, time.Second)
-	rig.Spread(t, name, 3)
-	rig.Autoscale(t, name, nil)
-	scalerig.Eventually(t, func() error {
-		if d := rig.Status(t, name).LastDecision; d == nil || len(d.Inputs) == 0 || d.Inputs[0].Replicas != 3 {
-			return fmt.Errorf("not all three replicas are measured: %+v", d)
-		}
-		return nil
-	})
-	seen := rig.Record(t, name)
-	rig.Cluster.StopAPIServer()
-	away := time.After(12 * time.Second) // longer than the lease
-	for gone := false; !gone; {
-		select {
-		case <-away:
-			gone = true
-		case <-time.After(time.Second):
-			resp, err := http.Get(rig.ControllerURL + "/api/v1/view")
-			if err != nil {
-				t.Fatalf("the controller does not serve: %v", err)
-			}
-			_ = resp.Body.Close()
-		}
-	}
-	if err := rig.Cluster.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if values := seen.Values(); len(values) > 0 && slices.Min(values) < 3 {
-		t.Errorf("replicas went %v while the API server was away", values)
-	}
-	rig.Stays(t, name, 3, 5*time.Second)
-	rig.Offer(name, 3)
-	rig.WantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
-	rig.Offer(name, 0.2)
-	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 }
 
 // Asked to end, the controller gives its lease back, so that the next one need
@@ -184,19 +137,5 @@ func TestControllerHandsOver(t *testing.T) {
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	scalerig.Eventually(t, func() error {
-		resp, err := http.Get(rig.ControllerURL + "/api/v1/view")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = resp.Body.Close() }()
-		var view struct{ Leader bool }
-		if err := json.NewDecoder(resp.Body).Decode(&view); err != nil {
-			return err
-		}
-		if !view.Leader {
-			return errors.New("it does not lead")
-		}
-		return nil
-	})
+	stack.Leads(t, rig.ControllerURL, true)
 }

@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -45,7 +44,7 @@ func awaitScrapes(t *testing.T, n int64, pages ...*pageServer) {
 	for i, p := range pages {
 		before[i] = p.Requests.Load()
 	}
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		for i, p := range pages {
 			if is := p.Requests.Load() - before[i]; is < n {
 				return fmt.Errorf("page %d was asked for %d of %d times", i, is, n)
@@ -75,7 +74,7 @@ func place(t *testing.T, ns, name, node string, labels map[string]string) *corev
 			Containers: []corev1.Container{{Name: "exporter", Image: "exporter"}},
 		},
 	}
-	scalerig.Eventually(t, func() error { return rig.Client.Create(t.Context(), pod) }) // the namespace's account is made after it
+	stack.Eventually(t, func() error { return rig.Client.Create(t.Context(), pod) }) // the namespace's account is made after it
 	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), pod) })              // with its node, perhaps
 	return running(t, client.ObjectKeyFromObject(pod))
 }
@@ -83,7 +82,7 @@ func place(t *testing.T, ns, name, node string, labels map[string]string) *corev
 func running(t *testing.T, key client.ObjectKey) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		err := rig.Client.Get(t.Context(), key, pod)
 		if err == nil && (pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "") {
 			err = fmt.Errorf("pod %s is %s at %q", key, pod.Status.Phase, pod.Status.PodIP)
@@ -218,7 +217,7 @@ func TestPagesFromThePast(t *testing.T) {
 	seen := rig.Record(t, name)
 	calm := claims(name, namespace, podsOf(t.Context(), name), 40) + collected(time.Now().Add(-time.Minute)) // 3 replicas are enough for it
 	old.Store(&calm)
-	awaitScrapes(t, 20, page)
+	awaitScrapes(t, 10, page)
 	rig.Measured(t, name, 4)
 	if v := seen.Values(); len(v) != 1 {
 		t.Errorf("replicas went %v by a page from the past", v)
@@ -254,7 +253,7 @@ func TestChurnedIdentities(t *testing.T) {
 			fmt.Fprintf(w, "queue_depth{request=\"%d-%d\",user=%q} 1\n", n, i, strings.Repeat("x", 100))
 		}
 	})
-	awaitScrapes(t, 10, gpus, page)
+	awaitScrapes(t, 6, gpus, page)
 	rig.Measured(t, name, 3)
 	if v := seen.Values(); len(v) != 1 {
 		t.Errorf("replicas went %v beside identities that churn", v)
@@ -269,8 +268,8 @@ func churningWorkload(t *testing.T, tenant string, write func(*strings.Builder))
 	t.Helper()
 	_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}}) // it may be there
 	d := stack.Deployment(tenant, "churner", 1, 0)
-	scalerig.Eventually(t, func() error { return rig.Client.Create(t.Context(), d) })
-	a := scalerig.Autoscaler("churner")
+	stack.Eventually(t, func() error { return rig.Client.Create(t.Context(), d) })
+	a := stack.Autoscaler("churner")
 	a.Namespace, a.Spec.MaxReplicas = tenant, 2
 	a.Spec.Signals = []v1alpha1.Signal{{
 		Pods:   &v1alpha1.PodsSignal{Metric: "queue_depth"},
@@ -287,7 +286,7 @@ func churningWorkload(t *testing.T, tenant string, write func(*strings.Builder))
 		}
 	})
 	var pods corev1.PodList
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		err := rig.Client.List(t.Context(), &pods, client.InNamespace(tenant), client.MatchingLabels{"app": "churner"})
 		if err == nil && len(pods.Items) != 1 {
 			err = fmt.Errorf("%d pods of the tenant's", len(pods.Items))

@@ -25,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -66,7 +65,7 @@ func stored(t *testing.T, name string, spec, status any) {
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
 	u.SetNamespace(namespace)
 	u.SetName(name)
-	scalerig.Eventually(t, func() error { // until the schema is known to be another
+	stack.Eventually(t, func() error { // until the schema is known to be another
 		err := rig.Client.Create(t.Context(), u.DeepCopy())
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -93,7 +92,7 @@ func TestMalformedObjectsCostThemselves(t *testing.T) {
 	rig.Offer(name, 0.2)
 	rig.Deploy(t, name, 1, time.Second)
 	anySchema(t)
-	good, err := json.Marshal(scalerig.Autoscaler(name).Spec)
+	good, err := json.Marshal(stack.Autoscaler(name).Spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,17 +125,17 @@ func TestMalformedObjectsCostThemselves(t *testing.T) {
 	}
 	rig.Offer(name, 1.9)
 	rig.WantReplicas(t, name, "at least 3", func(n int32) bool { return n >= 3 })
-	scalerig.Eventually(t, func() error { // the garbage in its status was replaced
+	stack.Eventually(t, func() error { // the garbage in its status was replaced
 		if s := rig.Status(t, name); s.LastDecision == nil || s.Startup != nil && s.Startup.P95Seconds > 3600 {
 			return fmt.Errorf("its status is %+v", s)
 		}
 		return nil
 	})
 	for _, bad := range []string{"malformed", "malformed-spec", "malformed-signals", "malformed-path", "invalid"} {
-		scalerig.Eventually(t, func() error { return saysInvalid(t.Context(), bad) })
+		stack.Eventually(t, func() error { return saysInvalid(t.Context(), bad) })
 	}
 	for _, bad := range []string{"malformed", "malformed-spec", "malformed-signals"} {
-		scalerig.Eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			return metered(`gpupilot_autoscaler_malformed{name="` + bad + `",namespace="` + namespace + `",part="spec"} 1`)
 		})
 	}
@@ -214,7 +213,7 @@ func TestPendingIsToldInTheirWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	rig.Autoscale(t, name, nil)
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		pending := rig.Status(t, name).Pending
 		if len(pending) != 2 || pending[0].Reason != "Unschedulable" || pending[0].Replicas != 2 ||
 			!strings.Contains(pending[0].Message, "Insufficient "+simnode.GPUResource) ||

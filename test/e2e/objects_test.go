@@ -21,7 +21,7 @@ import (
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/test/scalerig"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // objectHPA is a HorizontalPodAutoscaler on a metric of the Deployment itself.
@@ -34,7 +34,7 @@ func objectHPA(name, metric string, selector *metav1.LabelSelector, target autos
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ObjectMetricSourceType, Object: &autoscalingv2.ObjectMetricSource{
 				DescribedObject: of, Metric: autoscalingv2.MetricIdentifier{Name: metric, Selector: selector}, Target: target,
 			}}},
-			Behavior: atOnce(),
+			Behavior: stack.AtOnce(),
 		},
 	}
 }
@@ -54,9 +54,9 @@ func TestHPAOnObjectMetrics(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), hpa) })
 			rig.Offer(name, load)
-			scalerig.Eventually(t, func() error {
-				if n := rig.Serving(t, name); n < int(scalerig.Need(load)) {
-					return fmt.Errorf("%d replicas serve, %d are needed", n, scalerig.Need(load))
+			stack.Eventually(t, func() error {
+				if n := rig.Serving(t, name); n < int(stack.Need(load)) {
+					return fmt.Errorf("%d replicas serve, %d are needed", n, stack.Need(load))
 				}
 				return nil
 			})
@@ -104,9 +104,10 @@ func TestObjectMetrics(t *testing.T) {
 	rig.Offer(name, 0.9)
 	rig.Deploy(t, name, 2, time.Second)
 	forge(t, name)
+	began := time.Now().Truncate(time.Second)
 	between := func(path string, low, high float64, of string) {
 		t.Helper()
-		scalerig.Eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			v, err := objectValue(t, path)
 			if err != nil {
 				return err
@@ -114,7 +115,7 @@ func TestObjectMetrics(t *testing.T) {
 			if x := v.Value.AsApproximateFloat64(); x < low || x > high {
 				return fmt.Errorf("%s is %g, want %g to %g", path, x, low, high)
 			}
-			if v.DescribedObject.Kind != of || time.Since(v.Timestamp.Time) > 10*time.Second {
+			if v.DescribedObject.Kind != of || v.Timestamp.Time.Before(began) || v.Timestamp.Time.After(time.Now()) {
 				return fmt.Errorf("%s: %+v", path, v)
 			}
 			return nil

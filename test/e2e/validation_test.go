@@ -17,7 +17,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/test/scalerig"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // A latency without its unit is refused with the field and an example.
@@ -73,7 +73,7 @@ func TestCRDAndControllerAgree(t *testing.T) {
 	}
 	f := func(valid bool, what string, change func(*spec)) {
 		t.Helper()
-		a := scalerig.Autoscaler("checked")
+		a := stack.Autoscaler("checked")
 		change(&a.Spec)
 		_, refuses := policy.Compile(a)
 		err := rig.Client.Create(t.Context(), a, client.DryRunAll)

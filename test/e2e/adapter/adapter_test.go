@@ -32,7 +32,7 @@ import (
 const (
 	name     = "chat"
 	capacity = 20.0 // requests/s of one replica
-	patience = 90 * time.Second
+	patience = stack.Patience
 )
 
 const rules = `
@@ -188,7 +188,7 @@ func write(t *testing.T, file, text string) {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), patience, check); err != nil {
+	if err := stack.Await(t.Context(), patience, check); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 const (
 	bin      = "../../../bin"
-	patience = 60 * time.Second
+	patience = 5 * time.Minute
 )
 
 func start(t *testing.T, cfg agentrig.Config) *agentrig.Agent {

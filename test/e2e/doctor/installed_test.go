@@ -84,7 +84,7 @@ func pod(code, name string, change func(*corev1.PodSpec)) breakage {
 func update(t *testing.T, o client.Object, change, back func()) {
 	t.Helper()
 	do := func(ctx context.Context, f func()) error {
-		return stack.Eventually(ctx, patience, func() error { // until nobody else has written it meanwhile
+		return stack.Await(ctx, patience, func() error { // until nobody else has written it meanwhile
 			if err := rig.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 				return err
 			}

@@ -41,7 +41,7 @@ const (
 	// namespace is that of the workloads.
 	namespace = "llm"
 	// patience bounds every wait for something that should take seconds.
-	patience = 90 * time.Second
+	patience = stack.Patience
 
 	gpusPerNode = 16
 
@@ -259,7 +259,7 @@ func (l *look) wants(t *testing.T, want ...string) {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	must(t, stack.EventuallyEvery(t.Context(), 100*time.Millisecond, patience, check))
+	must(t, stack.Await(t.Context(), patience, check))
 }
 
 func must(t *testing.T, err error) {
@@ -350,7 +350,7 @@ func newPod(ns, name string, node int, labels map[string]string) *corev1.Pod {
 // address waits until a pod has one.
 func address(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	must(t, stack.Eventually(context.Background(), patience, func() error {
+	must(t, stack.Await(context.Background(), patience, func() error {
 		err := rig.Client.Get(context.Background(), client.ObjectKeyFromObject(pod), pod)
 		if err == nil && pod.Status.PodIP == "" {
 			err = fmt.Errorf("%s has no address", pod.Name)
@@ -375,7 +375,7 @@ type exporter struct {
 func (x *exporter) start(t *testing.T) {
 	t.Helper()
 	x.pod = newPod(stack.Namespace, "dcgm-"+nodeName(x.node), x.node, map[string]string{"app.kubernetes.io/name": "dcgm-exporter"})
-	must(t, stack.Eventually(context.Background(), patience, func() error { return rig.Client.Create(context.Background(), x.pod) })) // the last one may not have gone yet
+	must(t, stack.Await(context.Background(), patience, func() error { return rig.Client.Create(context.Background(), x.pod) })) // the last one may not have gone yet
 	address(t, x.pod)
 	x.serve(t)
 }

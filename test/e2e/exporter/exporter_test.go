@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +32,7 @@ import (
 )
 
 // patience bounds every wait for something that should take seconds.
-const patience = 90 * time.Second
+const patience = stack.Patience
 
 // rig is the stack that the tests of this package share: three nodes of two GPUs.
 var rig *stack.Stack
@@ -78,7 +77,7 @@ func create(t *testing.T, name string, change func(*v1alpha1.GPUExporterSpec)) *
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), patience, check); err != nil {
+	if err := stack.Await(t.Context(), patience, check); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -35,7 +35,7 @@ import (
 
 const (
 	namespace = "team-a"
-	patience  = 60 * time.Second
+	patience  = stack.Patience
 )
 
 // backend is a PromQL backend that answers every query with one number.
@@ -109,7 +109,7 @@ func create(t *testing.T, s *stack.Stack, o client.Object) {
 
 func await(t *testing.T, check func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), patience, check); err != nil {
+	if err := stack.Await(t.Context(), patience, check); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -32,7 +32,7 @@ import (
 const (
 	namespace = "llm"
 	name      = "big"
-	patience  = 90 * time.Second
+	patience  = stack.Patience
 	capacity  = 10.0 // requests/s that a pod serves at 100 % utilisation
 )
 
@@ -156,7 +156,7 @@ func replicas(t *testing.T) int64 {
 
 func within(t *testing.T, long time.Duration, ask func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), long, ask); err != nil {
+	if err := stack.Await(t.Context(), long, ask); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -206,7 +206,7 @@ func remove(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := stack.Eventually(ctx, patience, func() error {
+	if err := stack.Await(ctx, patience, func() error {
 		var pods corev1.PodList
 		if err := rig.Client.List(ctx, &pods, client.InNamespace(namespace)); err != nil || len(pods.Items) > 0 {
 			return fmt.Errorf("%d pods are left: %w", len(pods.Items), err)

@@ -134,7 +134,7 @@ func autoscaler() *v1alpha1.GPUAutoscaler {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), patience, check); err != nil {
+	if err := stack.Await(t.Context(), patience, check); err != nil {
 		t.Fatal(err)
 	}
 }

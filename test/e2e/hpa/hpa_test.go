@@ -33,7 +33,7 @@ import (
 const (
 	namespace = "default"
 	period    = 250 * time.Millisecond // of the controller's syncs
-	patience  = 90 * time.Second
+	patience  = 5 * time.Minute
 
 	// idle is how many syncs fail between a change of the pods and the sync that
 	// counts, so that the controller's cache has seen the change.

@@ -28,7 +28,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	rivals "github.com/gpupilot/gpupilot/internal/autoscaler/target"
-	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -39,14 +38,14 @@ const (
 
 // adopted is a workload under a ScaledObject of KEDA's own operator.
 type adopted struct {
-	*scalerig.Rig
+	*stack.Stack
 	on       *rig
 	name     string
-	killer   *scalerig.Killer
+	killer   *stack.Killer
 	was      *unstructured.Unstructured // the ScaledObject
 	operator *os.Process
 	again    func() *os.Process
-	seen     *scalerig.Recorder
+	seen     *stack.Recorder
 	want     []int32 // replicas that it has had
 }
 
@@ -54,7 +53,7 @@ type adopted struct {
 func newAdopted(t *testing.T, annotation string) *adopted {
 	t.Helper()
 	r := newRig(t)
-	w := &adopted{Rig: &scalerig.Rig{Stack: r.Stack}, on: r, name: "chat"}
+	w := &adopted{Rig: r.Stack, on: r, name: "chat"}
 	w.operator, w.again = startKEDA(t, r.Stack, r.keda, r.certs)
 	w.startWebhooks(t)
 	w.on.value.Store(20)
@@ -71,11 +70,11 @@ spec:
   triggers:
   - {type: prometheus, metadata: {serverAddress: %q, query: sum(queue_length), threshold: "5"}}
 `, annotation, w.on.backend)))
-	must(t, w.Client.Create(t.Context(), stack.Deployment(scalerig.Namespace, w.name, 1, 0)))
+	must(t, w.Client.Create(t.Context(), stack.Deployment(stack.WorkloadNamespace, w.name, 1, 0)))
 	w.replicas(t, 4)
 	w.was = w.scaledObject(t)
 	w.kedaScales(t)
-	w.killer = scalerig.NewKiller(t, w.REST)
+	w.killer = stack.NewKiller(t, w.REST)
 	w.seen, w.want = w.Record(t, w.name), []int32{4}
 	return w
 }
@@ -105,14 +104,14 @@ func (w *adopted) startWebhooks(t *testing.T) {
 func (w *adopted) scaledObject(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	so := rivals.ScaledObject()
-	must(t, w.Client.Get(t.Context(), client.ObjectKey{Namespace: scalerig.Namespace, Name: w.name}, so))
+	must(t, w.Client.Get(t.Context(), client.ObjectKey{Namespace: stack.WorkloadNamespace, Name: w.name}, so))
 	return so
 }
 
 // hpa is KEDA's; nil: there is none.
 func (w *adopted) hpa(ctx context.Context) (*autoscalingv2.HorizontalPodAutoscaler, error) {
 	h := &autoscalingv2.HorizontalPodAutoscaler{}
-	err := w.Client.Get(ctx, client.ObjectKey{Namespace: scalerig.Namespace, Name: "keda-hpa-" + w.name}, h)
+	err := w.Client.Get(ctx, client.ObjectKey{Namespace: stack.WorkloadNamespace, Name: "keda-hpa-" + w.name}, h)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -122,7 +121,7 @@ func (w *adopted) hpa(ctx context.Context) (*autoscalingv2.HorizontalPodAutoscal
 func (w *adopted) actuation(t *testing.T) v1alpha1.Actuation {
 	t.Helper()
 	var a v1alpha1.GPUAutoscaler
-	err := w.Client.Get(t.Context(), client.ObjectKey{Namespace: scalerig.Namespace, Name: w.name}, &a)
+	err := w.Client.Get(t.Context(), client.ObjectKey{Namespace: stack.WorkloadNamespace, Name: w.name}, &a)
 	if apierrors.IsNotFound(err) {
 		return v1alpha1.ActuationAdvise
 	}
@@ -141,7 +140,7 @@ func (w *adopted) replicas(t *testing.T, n int32) {
 // kedaScales waits until KEDA scales on a ScaledObject that is as it was.
 func (w *adopted) kedaScales(t *testing.T) {
 	t.Helper()
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		so := w.scaledObject(t)
 		if !equality.Semantic.DeepEqual(so.Object["spec"], w.was.Object["spec"]) || !maps.Equal(so.GetAnnotations(), w.was.GetAnnotations()) || !maps.Equal(so.GetLabels(), w.was.GetLabels()) {
 			return fmt.Errorf("it is %v %v %v", so.Object["spec"], so.GetAnnotations(), so.GetLabels())
@@ -222,7 +221,7 @@ func TestAdoptFromKEDA(t *testing.T) {
 	must(t, w.operator.Kill())
 	w.operator = w.again()
 	w.on.value.Store(20)
-	w.Stays(t, w.name, 5, 10*time.Second)
+	w.Stays(t, w.name, 5, 40)
 	w.weScale(t)
 
 	began = time.Now()
@@ -265,7 +264,7 @@ spec:
 	}
 	for n := 2; ; n++ {
 		out, err := w.killer.Run(t, n/2, n%2 == 1, adopt...)
-		if !errors.Is(err, scalerig.ErrKilled) {
+		if !errors.Is(err, stack.ErrKilled) {
 			if err != nil || n < 8 {
 				t.Fatalf("adopt in %d requests: %v\n%s", n/2, err, out)
 			}
@@ -281,7 +280,7 @@ spec:
 	w.replicas(t, 7)
 	for n := 2; ; n++ {
 		out, err := w.killer.Run(t, n/2, n%2 == 1, release...)
-		if !errors.Is(err, scalerig.ErrKilled) {
+		if !errors.Is(err, stack.ErrKilled) {
 			if err != nil || n < 8 {
 				t.Fatalf("release in %d requests: %v\n%s", n/2, err, out)
 			}
@@ -301,7 +300,7 @@ func (w *adopted) webhookNamesHPA(t *testing.T) {
 	t.Helper()
 	one := resource.MustParse("1")
 	must(t, w.Client.Create(t.Context(), &autoscalingv2.HorizontalPodAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: scalerig.Namespace, Name: "gpupilot-chat"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: stack.WorkloadNamespace, Name: "gpupilot-chat"},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
 			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: w.name}, MaxReplicas: 8,
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{
@@ -309,7 +308,7 @@ func (w *adopted) webhookNamesHPA(t *testing.T) {
 			}}},
 		},
 	}))
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		so := w.scaledObject(t)
 		so.SetAnnotations(map[string]string{"a": "b"})
 		if err := w.Client.Update(t.Context(), so, client.DryRunAll); err == nil || !strings.Contains(err.Error(), "gpupilot-chat") {

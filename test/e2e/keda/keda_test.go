@@ -42,7 +42,7 @@ import (
 
 const (
 	namespace = "team-a"
-	patience  = 90 * time.Second
+	patience  = stack.Patience
 )
 
 func must(t *testing.T, err error) {
@@ -131,7 +131,7 @@ spec:
 
 func awaitReplicas(t *testing.T, s *stack.Stack, name string, want int32) {
 	t.Helper()
-	must(t, stack.Eventually(t.Context(), patience, func() error {
+	must(t, stack.Await(t.Context(), patience, func() error {
 		got, err := s.Replicas(t.Context(), namespace, name)
 		if err == nil && got != want {
 			err = fmt.Errorf("%s has %d replicas, want %d", name, got, want)
@@ -195,7 +195,7 @@ func TestKEDA(t *testing.T) {
 	t.Run("a trigger without a target is an event of the ScaledObject", func(t *testing.T) {
 		must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, "bad", 1, 0)))
 		must(t, s.Apply(t.Context(), []byte(scaledObject("bad", "external", port, "metric: Utilization"))))
-		must(t, stack.Eventually(t.Context(), patience, func() error {
+		must(t, stack.Await(t.Context(), patience, func() error {
 			var events corev1.EventList
 			if err := s.Client.List(t.Context(), &events, client.InNamespace(namespace)); err != nil {
 				return err
@@ -226,10 +226,10 @@ func TestKEDA(t *testing.T) {
 	t.Run("external-push: from zero and back", func(t *testing.T) {
 		must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, "push", 0, 0)))
 		must(t, s.Apply(t.Context(), []byte(scaledObject("push", "external-push", port, `query: queue, target: "10"`))))
-		must(t, stack.Eventually(t.Context(), patience, func() error { return streams(s) }))
+		must(t, stack.Await(t.Context(), patience, func() error { return streams(s) }))
 		began := time.Now()
 		value.Store(25)
-		must(t, stack.Eventually(t.Context(), patience, func() error {
+		must(t, stack.Await(t.Context(), patience, func() error {
 			if n, err := s.Replicas(t.Context(), namespace, "push"); err != nil || n == 0 {
 				return errors.Join(err, errors.New("not active"))
 			}
@@ -325,7 +325,7 @@ spec:
   - {parameter: tlsClientCert, name: gpupilot, key: tls.crt}
   - {parameter: tlsClientKey, name: gpupilot, key: tls.key}
 `
-	must(t, stack.Eventually(t.Context(), patience, func() error { return s.Apply(t.Context(), []byte(manifests)) }))
+	must(t, stack.Await(t.Context(), patience, func() error { return s.Apply(t.Context(), []byte(manifests)) }))
 	again = func() *os.Process {
 		return start(t, s, filepath.Join(keda, "operator"), "--cert-dir", certs, "--metrics-bind-address", "127.0.0.1:"+freePort(t),
 			"--health-probe-bind-address", "127.0.0.1:"+freePort(t), "--metrics-service-bind-address", "127.0.0.1:"+grpcPort, "--ca-dir", certs)

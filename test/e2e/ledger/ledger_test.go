@@ -42,7 +42,7 @@ var (
 
 const (
 	honest, evil = "honest", "evil" // namespaces
-	patience     = 2 * time.Minute
+	patience     = stack.Patience
 	// calm is how long the controller takes little CPU time once the lists are read. It gives memory back meanwhile.
 	calm     = 6 * time.Second
 	capacity = 10.0 // requests/s of a replica
@@ -83,7 +83,7 @@ func must(t *testing.T, err error) {
 
 func eventually(t *testing.T, ask func() error) {
 	t.Helper()
-	must(t, stack.Eventually(t.Context(), patience, ask))
+	must(t, stack.Await(t.Context(), patience, ask))
 }
 
 // A hostile namespace costs the controller at most maxMore, while its objects are created,

@@ -26,7 +26,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	rivals "github.com/gpupilot/gpupilot/internal/autoscaler/target"
-	"github.com/gpupilot/gpupilot/test/scalerig"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // adoptedLoad wants 4 replicas, of the HorizontalPodAutoscaler and of the GPUAutoscaler.
@@ -73,7 +73,7 @@ func adoptable(t *testing.T, name string) *autoscalingv2.HorizontalPodAutoscaler
 // scalingHPA waits until kube-controller-manager scales on a HorizontalPodAutoscaler that is as it was.
 func scalingHPA(t *testing.T, was *autoscalingv2.HorizontalPodAutoscaler) {
 	t.Helper()
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		var h autoscalingv2.HorizontalPodAutoscaler
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(was), &h); err != nil {
 			return err
@@ -119,7 +119,7 @@ func TestDocsHandOver(t *testing.T) {
 	}
 	hpa := adoptable(t, name)
 	seen := rig.Record(t, name)
-	k := scalerig.NewKiller(t, rig.REST)
+	k := stack.NewKiller(t, rig.REST)
 	run := func(i int) string { return k.MustRun(t, strings.Fields(commands[i])[1:]...) }
 
 	if out := run(0); !strings.Contains(out, "dry run, nothing was changed") || !strings.Contains(out, "metric: DCGM_FI_DEV_GPU_UTIL") {
@@ -161,11 +161,11 @@ func TestDocsHandOver(t *testing.T) {
 func TestAdoptKilled(t *testing.T) {
 	const name, object = "adopted", namespace + "/adopted"
 	hpa := adoptable(t, name)
-	seen, k := rig.Record(t, name), scalerig.NewKiller(t, rig.REST)
+	seen, k := rig.Record(t, name), stack.NewKiller(t, rig.REST)
 	back := func() { k.MustRun(t, "release", object, "--dry-run=false", "--delete"); scalingHPA(t, hpa) }
 	for n := 1; ; n += 2 {
 		out, err := k.Run(t, n, n%4 == 1, "adopt", "hpa", object, "--dry-run=false")
-		if !errors.Is(err, scalerig.ErrKilled) {
+		if !errors.Is(err, stack.ErrKilled) {
 			if err != nil || n < 4 {
 				t.Fatalf("adopt in %d requests: %v\n%s", n, err, out)
 			}
@@ -182,7 +182,7 @@ func TestAdoptKilled(t *testing.T) {
 	scalingOurs(t, name)
 	for n := 1; ; n++ {
 		out, err := k.Run(t, n, n%2 == 1, "release", object, "--dry-run=false")
-		if !errors.Is(err, scalerig.ErrKilled) {
+		if !errors.Is(err, stack.ErrKilled) {
 			if err != nil || n < 3 {
 				t.Fatalf("release in %d requests: %v\n%s", n, err, out)
 			}
@@ -211,7 +211,7 @@ func TestAdoptScaledObject(t *testing.T) {
 	rig.Offer(name, adoptedLoad)
 	rig.Deploy(t, name, adoptedReplicas, time.Second)
 	rig.Spread(t, name, adoptedReplicas) // the HPA counts the requests that waited
-	scalerig.SetBacklog(5 * adoptedReplicas)
+	rig.Prometheus.SetBacklog(5 * adoptedReplicas)
 	so := rivals.ScaledObject()
 	so.SetNamespace(namespace)
 	so.SetName(name)
@@ -220,7 +220,7 @@ func TestAdoptScaledObject(t *testing.T) {
 		"scaleTargetRef": map[string]any{"name": name}, "minReplicaCount": int64(1), "maxReplicaCount": int64(8),
 		"triggers": []any{map[string]any{"type": "prometheus", "metadata": map[string]any{"query": "sum(backlog)", "threshold": "5"}}},
 	}
-	scalerig.Eventually(t, func() error { return rig.Client.Create(t.Context(), so) })
+	stack.Eventually(t, func() error { return rig.Client.Create(t.Context(), so) })
 	was := so.DeepCopy()
 	seen := rig.Record(t, name)
 	t.Cleanup(actAsKEDA(t, name))
@@ -228,19 +228,19 @@ func TestAdoptScaledObject(t *testing.T) {
 		_ = rig.Client.Delete(context.Background(), &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
 		_ = rig.Client.Delete(context.Background(), so)
 	})
-	k := scalerig.NewKiller(t, rig.REST)
+	k := stack.NewKiller(t, rig.REST)
 	k.MustRun(t, "adopt", "scaledobject", object, "--dry-run=false", "--timeout", "2m")
 	var h autoscalingv2.HorizontalPodAutoscaler
 	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "keda-hpa-" + name}, &h); !apierrors.IsNotFound(err) {
 		t.Errorf("KEDA's HPA is there: %v", err)
 	}
 	scalingOurs(t, name)
-	scalerig.SetBacklog(5 * (adoptedReplicas + 1))
+	rig.Prometheus.SetBacklog(5 * (adoptedReplicas + 1))
 	rig.WantReplicas(t, name, "5", func(n int32) bool { return n == adoptedReplicas+1 })
 
 	// Whoever removes the annotation by hand stops the GPUAutoscaler.
 	k.MustRun(t, "release", object, "--dry-run=false")
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(so), so); err != nil {
 			return err
 		}

@@ -6,19 +6,19 @@ package lifecycle
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/scalerig"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // A workload that nobody uses is announced and removed, over a restart of the controller, stays
@@ -31,32 +31,31 @@ func TestIdle(t *testing.T) {
 	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Spec.Idle = &v1alpha1.Idle{After: metav1.Duration{Duration: time.Minute}}
 	})
-	rig.Stays(t, name, 1, 5*time.Second)
+	statuses := rig.Statuses(t, name)
+	idle := func(status metav1.ConditionStatus, reason string) v1alpha1.GPUAutoscalerStatus {
+		t.Helper()
+		return statuses.AwaitReason(t, v1alpha1.ConditionIdle, status, reason)
+	}
+	idle(metav1.ConditionFalse, v1alpha1.ReasonIdleInUse)
 	rig.Offer(name, 0)
 	began := time.Now()
-	idle := func(reason string) {
-		t.Helper()
-		scalerig.Eventually(t, func() error {
-			c := meta.FindStatusCondition(rig.Status(t, name).Conditions, v1alpha1.ConditionIdle)
-			if c == nil || c.Reason != reason {
-				return fmt.Errorf("condition %+v, want %s", c, reason)
-			}
-			return nil
-		})
-	}
-	idle(v1alpha1.ReasonIdleInUse)
-	rig.Stays(t, name, 1, 35*time.Second) // its state is written at least every 30 s
+	seen := rig.Record(t, name)
+	statuses.Await(t, func(st v1alpha1.GPUAutoscalerStatus) error { // its state is written every 30 s
+		if st.Memory == nil || st.Memory.Time.Sub(began) < 10*time.Second {
+			return fmt.Errorf("the state is of %+v", st.Memory)
+		}
+		return nil
+	})
 	rig.KillController()
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	idle(v1alpha1.ReasonIdleSoon)
-	at := rig.Status(t, name).Idle.ScaleDownAt
+	announced := idle(metav1.ConditionTrue, v1alpha1.ReasonIdleSoon).Idle.ScaleDownAt.Time
 	rig.WantReplicas(t, name, "0", func(n int32) bool { return n == 0 })
-	if took, early := time.Since(began), time.Until(at.Time); took < 50*time.Second || early > 2*time.Second {
-		t.Errorf("removed after %v, %v before the time that was announced", took, early)
+	if took, early := time.Since(began), time.Until(announced); took < 50*time.Second || early > 2*time.Second || !slices.Equal(seen.Values(), []int32{1, 0}) {
+		t.Errorf("removed after %v, %v before the time that was announced; replicas went %v", took, early, seen.Values())
 	}
-	idle(v1alpha1.ReasonIdleDown)
+	idle(metav1.ConditionTrue, v1alpha1.ReasonIdleDown)
 	var events corev1.EventList
 	if err := rig.Client.List(t.Context(), &events, client.InNamespace(namespace)); err != nil {
 		t.Fatal(err)
@@ -69,7 +68,7 @@ func TestIdle(t *testing.T) {
 	if !warned {
 		t.Errorf("no warning among %+v", events.Items)
 	}
-	scalerig.Eventually(t, func() error { // the decision after the one that scales knows that they are removed
+	stack.Eventually(t, func() error { // the decision after the one that scales knows that they are removed
 		if r := rig.Status(t, name).Idle; r == nil || r.Removed == nil || r.Removed.From != 1 || len(r.Removed.Pods) != 1 {
 			return fmt.Errorf("status %+v", r)
 		}
@@ -79,12 +78,16 @@ func TestIdle(t *testing.T) {
 	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	scalerig.Leads(t, rig.ControllerURL, true)
-	rig.Stays(t, name, 0, 5*time.Second)
+	stack.Leads(t, rig.ControllerURL, true)
+	seen = rig.Record(t, name)
+	rig.Decides(t, name, 5)
+	if v := seen.Values(); !slices.Equal(v, []int32{0}) {
+		t.Errorf("removed, the replicas went %v", v)
+	}
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := rig.Client.Patch(t.Context(), d, client.RawPatch(types.MergePatchType, []byte(`{"spec": {"replicas": 1}}`))); err != nil {
 		t.Fatal(err)
 	}
-	rig.Stays(t, name, 1, 5*time.Second)
-	idle(v1alpha1.ReasonIdleInUse)
+	rig.Stays(t, name, 1, 5)
+	idle(metav1.ConditionFalse, v1alpha1.ReasonIdleInUse)
 }

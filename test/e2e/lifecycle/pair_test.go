@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/scalerig"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // Two workloads with loads of their own are kept in a ratio, up and down.
@@ -31,7 +31,7 @@ func TestPair(t *testing.T) {
 	})
 	is := func(reason string) {
 		t.Helper()
-		scalerig.Eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			c := meta.FindStatusCondition(rig.Status(t, prefill).Conditions, v1alpha1.ConditionPaired)
 			if c == nil || c.Reason != reason {
 				return fmt.Errorf("condition %+v, want %s", c, reason)
@@ -43,7 +43,7 @@ func TestPair(t *testing.T) {
 	rig.Autoscale(t, decode, nil)
 	is(v1alpha1.ReasonPairKept)
 	rig.Offer(decode, 3)
-	n := scalerig.Need(3)
+	n := stack.Need(3)
 	rig.WantReplicas(t, decode, fmt.Sprint(n), func(got int32) bool { return got == n })
 	rig.WantReplicas(t, prefill, "half of them", func(got int32) bool { return got == (n+1)/2 })
 	rig.Offer(decode, 0.3)

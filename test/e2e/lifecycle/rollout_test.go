@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/scalerig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -49,12 +48,12 @@ func rolledOut(t *testing.T, name string) error {
 	return nil
 }
 
-func rolling(t *testing.T, name string, want metav1.ConditionStatus) {
+// rolling waits until a status says that the workload is rolled out.
+func rolling(t *testing.T, statuses *stack.Statuses) {
 	t.Helper()
-	scalerig.Eventually(t, func() error {
-		c := meta.FindStatusCondition(rig.Status(t, name).Conditions, v1alpha1.ConditionRollout)
-		if c == nil || c.Status != want {
-			return fmt.Errorf("condition %+v, want %s", c, want)
+	statuses.Await(t, func(st v1alpha1.GPUAutoscalerStatus) error {
+		if !meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionRollout) {
+			return fmt.Errorf("conditions %+v", st.Conditions)
 		}
 		return nil
 	})
@@ -76,12 +75,7 @@ func TestRollout(t *testing.T) {
 	}
 	rig.Spread(t, name, replicas)
 	rig.Autoscale(t, name, nil)
-	scalerig.Eventually(t, func() error {
-		if d := rig.Status(t, name).LastDecision; d == nil || d.Inputs[0].Replicas != replicas {
-			return fmt.Errorf("not decided on all replicas: %+v", d)
-		}
-		return nil
-	})
+	rig.Measured(t, name, replicas)
 	average := resource.MustParse("60")
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: beside},
@@ -102,18 +96,18 @@ func TestRollout(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ours, others := rig.Record(t, name), rig.Record(t, beside)
+	ours, others, statuses := rig.Record(t, name), rig.Record(t, beside), rig.Statuses(t, name)
 	rollOut(t, name, "6s")
 	rollOut(t, beside, "6s")
-	rolling(t, name, metav1.ConditionTrue)
-	scalerig.Eventually(t, func() error { return rolledOut(t, name) })
+	rolling(t, statuses)
+	stack.Eventually(t, func() error { return rolledOut(t, name) })
 	if v := ours.Values(); slices.Max(v) != replicas || slices.Min(v) != replicas {
 		t.Errorf("replicas went %v during a rollout at steady load, want %d", v, replicas)
 	}
 	t.Logf("replicas during the rollout: %v; with the HorizontalPodAutoscaler: %v", ours.Values(), others.Values())
 
 	rollOut(t, name, "1h") // it never serves
-	scalerig.Eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		var d appsv1.Deployment
 		err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &d)
 		if err == nil && d.Status.UnavailableReplicas == 0 {
@@ -121,10 +115,10 @@ func TestRollout(t *testing.T) {
 		}
 		return err
 	})
-	rolling(t, name, metav1.ConditionTrue)
+	rolling(t, rig.Statuses(t, name))
 	rig.Offer(name, 0.8)
 	rig.WantReplicas(t, name, "2", func(n int32) bool { return n == 2 })
-	rolling(t, name, metav1.ConditionTrue)
+	rolling(t, rig.Statuses(t, name))
 	if v := ours.Values(); slices.Max(v) != replicas {
 		t.Errorf("replicas went %v, want %d at most", v, replicas)
 	}

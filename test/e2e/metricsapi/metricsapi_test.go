@@ -58,7 +58,7 @@ const (
 	user      = "system:serviceaccount:gpupilot-system:gpupilot-controller"
 	secret    = "gpupilot-controller-tls"
 	metric    = "DCGM_FI_DEV_GPU_UTIL"
-	patience  = 60 * time.Second
+	patience  = 5 * time.Minute
 	group     = "/apis/custom.metrics.k8s.io"
 )
 

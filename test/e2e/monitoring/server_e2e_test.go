@@ -18,7 +18,7 @@ import (
 type server struct{ address string }
 
 // patience bounds the wait for series: only a failure takes that long.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // named is a query with what it is for.
 type named struct{ name, expr string }

@@ -35,7 +35,7 @@ import (
 const (
 	mine     = "team-a" // the namespace of the viewer with few rights
 	other    = "team-b"
-	patience = 90 * time.Second
+	patience = stack.Patience
 )
 
 // loads are the loads of the workloads: one unit is 1 % of a GPU, spread over the pods.
@@ -159,7 +159,7 @@ func deployBoth(ctx context.Context) error {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), patience, check); err != nil {
+	if err := stack.Await(t.Context(), patience, check); err != nil {
 		t.Fatal(err)
 	}
 }

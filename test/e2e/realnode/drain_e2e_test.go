@@ -322,7 +322,7 @@ func (w *drained) busy() error {
 
 // eventually calls check until it returns nil, seldom enough that a dozen workloads do not keep the API server busy.
 func (w *drained) eventually(timeout time.Duration, check func() error) error {
-	return stack.EventuallyEvery(w.ctx, 500*time.Millisecond, timeout, check)
+	return stack.Await(w.ctx, timeout, check)
 }
 
 // scale scales the workload down by one and by two replicas in turn, n times, and up again.

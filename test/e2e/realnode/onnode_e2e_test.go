@@ -30,7 +30,7 @@ const (
 	agentURL = "http://127.0.0.1:9400/metrics"
 
 	// patience is how long each step may take on a busy machine.
-	patience = 2 * time.Minute
+	patience = 5 * time.Minute
 	// labelPatience is how soon labels must follow the kubelet: the agent's interval is 1 s, and the machine is busy.
 	labelPatience = 30 * time.Second
 	// shortGap is for how long labels may be gone after a restart that is over between two of the agent's questions.

@@ -29,7 +29,7 @@ const (
 	interval = 250 * time.Millisecond
 	// patience is for a machine that does other work: nothing here takes half of
 	// it by itself.
-	patience = 90 * time.Second
+	patience = 5 * time.Minute
 	// maxBehind is how old the last reading of a GPU may be that no fault touches,
 	// beside a fault that lasts longer.
 	maxBehind = 4 * time.Second

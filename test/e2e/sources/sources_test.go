@@ -39,7 +39,7 @@ const (
 	mine     = "llm"   // the namespace of the workloads
 	others   = "evil"  // another tenant's
 	trusted  = "infra" // of --query-namespaces
-	patience = 90 * time.Second
+	patience = stack.Patience
 )
 
 var rig *stack.Stack
@@ -67,7 +67,7 @@ func withStack(m *testing.M) (int, error) {
 
 func eventually(t *testing.T, ask func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), patience, ask); err != nil {
+	if err := stack.Await(t.Context(), patience, ask); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -106,7 +106,7 @@ func tenants(t *testing.T) {
 				}
 			}
 		}
-		if err := stack.Eventually(ctx, patience, func() error {
+		if err := stack.Await(ctx, patience, func() error {
 			var pods corev1.PodList
 			err := rig.Client.List(ctx, &pods)
 			for i := range pods.Items {

@@ -44,7 +44,7 @@ const (
 	// without other tenants: two writes of the lease and one of a status may be before it.
 	slowest  = 6 * time.Second
 	capacity = 10.0
-	patience = 90 * time.Second
+	patience = stack.Patience
 )
 
 // slowly forwards requests as the controller's account does, and delays writes.
@@ -224,5 +224,5 @@ func react(t *testing.T, s *stack.Stack, load *stack.Load) time.Duration {
 
 func eventually(t *testing.T, ask func() error) {
 	t.Helper()
-	must(t, stack.Eventually(context.WithoutCancel(t.Context()), patience, ask))
+	must(t, stack.Await(context.WithoutCancel(t.Context()), patience, ask))
 }

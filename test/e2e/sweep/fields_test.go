@@ -247,7 +247,7 @@ func (w *worker) transition(ctx context.Context, c *tally, to step) string {
 		}
 		return "accepted"
 	}
-	err = stack.Eventually(ctx, patience, func() error {
+	err = stack.Await(ctx, patience, func() error {
 		difference, err := w.differ(ctx, w)
 		if err == nil && difference != "" {
 			err = errors.New(difference)

@@ -48,7 +48,7 @@ var (
 )
 
 // patience bounds every wait for something that should take seconds.
-const patience = 2 * time.Minute
+const patience = stack.Patience
 
 // rig is the stack that the tests of this package share.
 var rig struct {
@@ -169,7 +169,7 @@ func createNamespace(t *testing.T, name string) {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), patience, check); err != nil {
+	if err := stack.Await(t.Context(), patience, check); err != nil {
 		t.Fatal(err)
 	}
 }

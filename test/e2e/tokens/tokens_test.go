@@ -37,7 +37,7 @@ import (
 const (
 	namespace = "llm"
 	workload  = "chat"
-	patience  = 90 * time.Second
+	patience  = stack.Patience
 )
 
 var (
@@ -62,7 +62,7 @@ func withStack(m *testing.M) (int, error) {
 
 func eventually(t *testing.T, ask func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), patience, ask); err != nil {
+	if err := stack.Await(t.Context(), patience, ask); err != nil {
 		t.Fatal(err)
 	}
 }
