@@ -162,7 +162,7 @@ func joinNodes(ctx context.Context, s *stack.Stack, server *agentrig.Agent, n in
 	if err != nil {
 		return err
 	}
-	err = stack.Eventually(ctx, time.Minute, func() error {
+	err = stack.Await(ctx, time.Minute, func() error {
 		return s.Client.Get(ctx, client.ObjectKey{Namespace: stack.Namespace, Name: "default"}, &corev1.ServiceAccount{})
 	})
 	if err != nil {

@@ -86,7 +86,7 @@ func benchKEDA(ctx context.Context, _ config, out io.Writer) ([]Row, error) {
 	}
 	defer func() { _ = conn.Close() }()
 	for i := range scaledObjects {
-		if err := stack.Eventually(ctx, time.Minute, func() error { _, err := askKEDA(ctx, conn, i); return err }); err != nil {
+		if err := stack.Await(ctx, time.Minute, func() error { _, err := askKEDA(ctx, conn, i); return err }); err != nil {
 			return nil, err
 		}
 	}
@@ -137,11 +137,11 @@ func deployScaledObjects(ctx context.Context, s *stack.Stack) error {
 				"triggers": []any{map[string]any{"type": "external", "metadata": toAny(kedaTrigger)}},
 			},
 		}}
-		if err := stack.Eventually(ctx, time.Minute, func() error { return client.IgnoreAlreadyExists(s.Client.Create(ctx, o.DeepCopy())) }); err != nil {
+		if err := stack.Await(ctx, time.Minute, func() error { return client.IgnoreAlreadyExists(s.Client.Create(ctx, o.DeepCopy())) }); err != nil {
 			return err
 		}
 	}
-	return stack.Eventually(ctx, time.Minute, func() error {
+	return stack.Await(ctx, time.Minute, func() error {
 		ready, err := s.ReadyPods(ctx, kedaNamespace)
 		if err == nil && len(ready) != kedaWorkloads {
 			err = fmt.Errorf("%d of %d pods are ready", len(ready), kedaWorkloads)

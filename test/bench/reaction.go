@@ -144,7 +144,7 @@ func (r *reaction) deploy(ctx context.Context) error {
 			return err
 		}
 	}
-	return stack.Eventually(ctx, time.Minute, func() error {
+	return stack.Await(ctx, time.Minute, func() error {
 		ready, err := r.ReadyPods(ctx, benchNamespace)
 		if err != nil {
 			return err

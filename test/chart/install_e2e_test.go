@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	helmkube "helm.sh/helm/v4/pkg/kube"
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +39,7 @@ import (
 // What the API server and Helm create in a namespace, or in any cluster while the test runs.
 var ofTheCluster = []string{"Namespace " + namespace, "ConfigMap " + namespace + "/kube-root-ca.crt", "ServiceAccount " + namespace + "/default"}
 
-const wait = time.Minute
+const wait = stack.Patience
 
 // TestInstall installs, upgrades and uninstalls the chart in a real control plane, with a real controller as a process.
 func TestInstall(t *testing.T) {
@@ -54,7 +53,7 @@ func TestInstall(t *testing.T) {
 		if h, err = newHelm(s.Cluster.Kubeconfig(), &toLoopback{port: port}); err != nil {
 			return err
 		}
-		err = stack.Eventually(ctx, wait, func() error {
+		err = stack.Await(ctx, wait, func() error {
 			if before, err = inventory.List(ctx, s.REST); err != nil {
 				return err
 			}
@@ -79,7 +78,7 @@ func TestInstall(t *testing.T) {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	if err := stack.Eventually(t.Context(), wait, check); err != nil {
+	if err := stack.Await(t.Context(), wait, check); err != nil {
 		t.Fatal(err)
 	}
 }

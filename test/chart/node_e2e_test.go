@@ -26,8 +26,8 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/cluster"
-	"github.com/gpupilot/gpupilot/test/inventory"
 	"github.com/gpupilot/gpupilot/test/e2e/realnode"
+	"github.com/gpupilot/gpupilot/test/inventory"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -37,7 +37,7 @@ const (
 	// newTag is the tag of the controller's image after the upgrade.
 	newTag = "v0.1.1-upgrade"
 	// patience is how long each step may take on a busy machine.
-	patience = 2 * time.Minute
+	patience = stack.Patience
 	// nodeTimeout bounds the test: a minute on two idle cores, more when they are busy.
 	nodeTimeout = 9 * time.Minute
 )
@@ -211,7 +211,7 @@ func (s *site) log(format string, args ...any) {
 // eventually polls until f is nil.
 func (s *site) eventually(what string, f func() error) {
 	s.t.Helper()
-	if err := stack.Eventually(s.ctx, patience, f); err != nil {
+	if err := stack.Await(s.ctx, patience, f); err != nil {
 		s.t.Fatalf("%s: %v", what, err)
 	}
 	s.log("%s", what)

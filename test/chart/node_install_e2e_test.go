@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/test/inventory"
 	"github.com/gpupilot/gpupilot/test/e2e/realnode"
+	"github.com/gpupilot/gpupilot/test/inventory"
 )
 
 // nodeLease is the kubelet's, some seconds after its start.

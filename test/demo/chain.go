@@ -95,7 +95,7 @@ func startExporters(ctx context.Context, s *stack.Stack) ([]string, error) {
 
 // addresses waits for so many pods of an app, and returns where they serve.
 func addresses(ctx context.Context, s *stack.Stack, app string, n int, port string) (out []string, err error) {
-	err = stack.Eventually(ctx, firstTimeout, func() error {
+	err = stack.Await(ctx, firstTimeout, func() error {
 		var pods corev1.PodList
 		if err := s.Client.List(ctx, &pods, client.InNamespace(chainNamespace), client.MatchingLabels{"app": app}); err != nil {
 			return err
@@ -187,7 +187,7 @@ func (c *chain) startPrometheus(ctx context.Context, s *stack.Stack, program str
 		return err
 	}
 	c.url = "http://" + address[0]
-	return stack.Eventually(ctx, firstTimeout, func() error {
+	return stack.Await(ctx, firstTimeout, func() error {
 		_, err := c.query(ctx)
 		return err
 	})

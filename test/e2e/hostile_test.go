@@ -75,7 +75,7 @@ func place(t *testing.T, ns, name, node string, labels map[string]string) *corev
 		},
 	}
 	stack.Eventually(t, func() error { return rig.Client.Create(t.Context(), pod) }) // the namespace's account is made after it
-	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), pod) })              // with its node, perhaps
+	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), pod) })           // with its node, perhaps
 	return running(t, client.ObjectKeyFromObject(pod))
 }
 

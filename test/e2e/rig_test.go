@@ -8,19 +8,19 @@ package e2e
 
 import (
 	"testing"
+	"time"
 
-	"github.com/gpupilot/gpupilot/test/scalerig"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
-const namespace = scalerig.Namespace
-
-// names are the workloads of the tests. Each test has its own.
-var names = []string{
-	"updown", "hpa", "agentdies", "restart", "advise", "podsmetric", "preset", "zero",
-	"handover", "terminated", "killed", "noderemoved", "hung", "certificate", "promdown", "churn", "clock", "past", "forged", "objects", "objectvalue", "objectaverage",
-}
+const namespace = stack.WorkloadNamespace
 
 // rig is the one stack that the tests of this package share.
-var rig *scalerig.Rig
+var rig *stack.Stack
 
-func TestMain(m *testing.M) { scalerig.Main(m, names, func(r *scalerig.Rig) { rig = r }) }
+func TestMain(m *testing.M) {
+	stack.Main(m, stack.Config{Nodes: 4, HPASyncPeriod: time.Second, Backlog: true, ControllerArgs: []string{"--node-health"}}, func(s *stack.Stack) error {
+		rig = s
+		return nil
+	})
+}

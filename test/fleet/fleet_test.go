@@ -40,7 +40,7 @@ var (
 
 const (
 	steady, moving = 24, 6 // workloads
-	patience       = 2 * time.Minute
+	patience       = stack.Patience
 	// maxRSS bounds the controller's memory. maxGrowth is what it may grow by from the first third of a run of a minute to the
 	// last: its window of a minute fills. In a run of more than five minutes the last third may be flat times the second.
 	maxRSS, maxGrowth = 512 << 20, 64 << 20
@@ -266,7 +266,7 @@ func must(t *testing.T, err error) {
 
 func eventually(t *testing.T, ask func() error) {
 	t.Helper()
-	must(t, stack.Eventually(t.Context(), patience, ask))
+	must(t, stack.Await(t.Context(), patience, ask))
 }
 
 func TestMain(m *testing.M) {

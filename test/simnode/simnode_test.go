@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const patience = 90 * time.Second
+const patience = 5 * time.Minute
 
 // eventually calls f until it returns nil.
 func eventually(t *testing.T, ask func() error) {

@@ -53,6 +53,15 @@ func newWorkload(w Workload) *workload {
 	return &workload{Workload: w}
 }
 
+// AddWorkload adds a workload that pods can serve, unless there is one of that name.
+func (n *Nodes) AddWorkload(w Workload) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.workloads[w.Name] == nil {
+		n.workloads[w.Name] = newWorkload(w)
+	}
+}
+
 // Status returns the named workload at the last step; false if there is none.
 func (n *Nodes) Status(name string) (WorkloadStatus, bool) {
 	n.mu.Lock()

@@ -50,7 +50,7 @@ func (s *Stack) awaitPolicies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return Eventually(ctx, startTimeout, func() error {
+	return Await(ctx, startTimeout, func() error {
 		err := account.Create(ctx, &eventsv1.Event{
 			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "probe"},
 			EventTime:  metav1.NowMicro(), ReportingController: "another", ReportingInstance: "probe", Reason: "Probe", Action: "Probe", Type: "Normal",

@@ -46,6 +46,13 @@ func (s *Stack) StartController(ctx context.Context, args ...string) error {
 	return nil
 }
 
+// RestartController ends the controller and starts it with other arguments instead of Config.ControllerArgs, now and later.
+func (s *Stack) RestartController(ctx context.Context, args ...string) error {
+	s.StopController()
+	s.cfg.ControllerArgs = args
+	return s.StartController(ctx)
+}
+
 // ServicePort returns the port of the APIServices: the controller's secure port on this machine. It chooses the
 // controller's addresses, if they are not chosen yet.
 func (s *Stack) ServicePort() (int, error) {
@@ -119,7 +126,7 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 		return nil, err
 	}
 	started(p)
-	err = Eventually(ctx, startTimeout, func() error {
+	err = Await(ctx, startTimeout, func() error {
 		select {
 		case <-p.done:
 			return nil // handled below
@@ -170,7 +177,7 @@ func (s *Stack) endController(sig syscall.Signal) {
 func (s *Stack) ControllerLog() string { return filepath.Join(s.dir, "controller.log") }
 
 func probe(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -3,27 +3,25 @@
 package stack
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"math"
+	"log/slog"
 	"os"
-	"sync/atomic"
-	"time"
+	"path/filepath"
+	"testing"
 
 	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
-// Tests are the tests of a package: a *testing.M.
-type Tests interface{ Run() (code int) }
-
-// Main runs the tests of a package that share a stack, and ends the process. with starts
-// the stack, and runs the tests by [Stack.Run]. Without a control plane, the tests are
-// skipped.
-func Main[T Tests](tests T, with func(T) (code int, err error)) {
+// Main runs the tests of a package on one stack, and ends the process. use stores the stack before the tests run. The
+// tests are skipped without a control plane.
+func Main(m *testing.M, cfg Config, use func(*Stack) error) {
 	if _, err := cluster.FindBinary(); err != nil {
 		fmt.Println("skipped: no control plane; make test builds it:", err)
 		os.Exit(0)
 	}
-	code, err := with(tests)
+	code, err := run(m, cfg, use)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -31,24 +29,58 @@ func Main[T Tests](tests T, with func(T) (code int, err error)) {
 	os.Exit(code)
 }
 
-// logTail is how many bytes of the controller's log are shown after a failure.
-const logTail = 20_000
-
-// Run runs tests. If they fail, it prints the end of the controller's log.
-func (s *Stack) Run(tests Tests) (code int) {
-	if code = tests.Run(); code != 0 {
-		if log, err := os.ReadFile(s.ControllerLog()); err == nil {
-			fmt.Printf("--- controller.log ---\n%s\n", log[max(0, len(log)-logTail):])
-		}
+func run(m *testing.M, cfg Config, use func(*Stack) error) (code int, err error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	return code
+	s, err := Start(context.Background(), cfg)
+	if err != nil {
+		return 1, err
+	}
+	defer s.Close()
+	if err := errors.Join(s.ensureNamespace(context.Background(), WorkloadNamespace), use(s)); err != nil {
+		return 1, err
+	}
+	if code = m.Run(); code != 0 {
+		fmt.Println(s.controllerLogs())
+	}
+	return code, nil
 }
 
-// Load is the load of a simulated workload, which a test changes. It starts at zero.
-type Load struct{ bits atomic.Uint64 }
+// New starts a stack for one test, which ends it. The test is skipped without a control plane.
+func New(t testing.TB, cfg Config) *Stack {
+	t.Helper()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	s, err := Start(t.Context(), cfg)
+	if errors.Is(err, cluster.ErrNoBinary) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(s.controllerLogs())
+		}
+		s.Close()
+	})
+	return s
+}
 
-// Set sets the load.
-func (l *Load) Set(x float64) { l.bits.Store(math.Float64bits(x)) }
+// logTail is how many bytes of a log are shown after a failure.
+const logTail = 8000
 
-// At returns the load, whatever the time is: see simnode.Workload.
-func (l *Load) At(time.Time) float64 { return math.Float64frombits(l.bits.Load()) }
+// controllerLogs returns the ends of the logs of all controllers, also of those that run as pods.
+func (s *Stack) controllerLogs() (out string) {
+	for _, glob := range []string{"*.log", "n/*/gpupilot-controller-*.log"} {
+		files, _ := filepath.Glob(filepath.Join(s.dir, glob)) // the pattern is valid
+		for _, file := range files {
+			if b, err := os.ReadFile(file); err == nil {
+				out += fmt.Sprintf("--- %s ---\n%s\n", filepath.Base(file), b[max(0, len(b)-logTail):])
+			}
+		}
+	}
+	return out
+}

@@ -36,7 +36,7 @@ func (s *Stack) StartReplica(ctx context.Context, host string, args ...string) (
 	}
 	stop = func() { p.end(syscall.SIGTERM) }
 	url = "http://" + address
-	if err := Eventually(ctx, startTimeout, func() error { return probe(ctx, url+"/readyz") }); err != nil {
+	if err := Await(ctx, startTimeout, func() error { return probe(ctx, url+"/readyz") }); err != nil {
 		stop()
 		return "", nil, fmt.Errorf("start a replica: %w\n%s", err, tail(log))
 	}

@@ -4,6 +4,9 @@
 // cluster), simulated GPU nodes (package simnode), the agent's DaemonSet, whose pods are
 // real agents, and the controller, with the manifests of deploy/. The demo, the
 // end-to-end tests and the benchmarks use it.
+//
+// Tests share a stack: each adds its own workloads ([Stack.Offer], [Stack.Deploy]), GPUAutoscalers and nodes, and may
+// restart the controller with other arguments.
 package stack
 
 import (
@@ -18,6 +21,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,9 +58,6 @@ const (
 // simnode.ExecImage.
 const AgentImage = "ghcr.io/gpupilot/gpupilot-agent:e2e"
 
-// startTimeout bounds each wait of a start, except the control plane's own. A busy API server delays the controller's.
-const startTimeout = 3 * time.Minute
-
 // Config holds the settings of a Stack. The zero value runs everything with defaults.
 type Config struct {
 	Root      string // the repository; default: found from the working directory
@@ -77,6 +78,8 @@ type Config struct {
 	DeviceID func(node string, i int) string
 	// ControllerArgs come after the default arguments.
 	ControllerArgs []string
+	// Backlog starts a PromQL backend and gives it to the controller: [Stack.Prometheus].
+	Backlog bool
 	// ControllerKubeconfig replaces the kubeconfig of the controller or of its standby, such as by one of a proxy; nil: as
 	// it is.
 	ControllerKubeconfig func(standby bool, kubeconfig string) (string, error)
@@ -105,12 +108,25 @@ type Stack struct {
 
 	// ControllerURL is the URL of the controller's page, JSON and metrics.
 	ControllerURL string
+	// Prometheus is the PromQL backend of Config.Backlog.
+	Prometheus Prometheus
 
 	cfg         Config
 	dir         string
 	securePort  int
 	servicePort int // of the APIServices: the controller's secure port, whichever replica registers them
 	controller  atomic.Pointer[process]
+
+	mu     sync.Mutex
+	loads  map[string]*Load // by the name of the workload
+	closes []func()         // of OnClose
+}
+
+// OnClose calls f when the stack ends, after the controller's end.
+func (s *Stack) OnClose(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closes = append(s.closes, f)
 }
 
 // Start starts everything and returns when the agents answer and the
@@ -126,7 +142,7 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Stack{cfg: cfg}
+	s := &Stack{cfg: cfg, loads: map[string]*Load{}}
 	if err := s.start(ctx); err != nil {
 		s.Close()
 		return nil, err
@@ -140,6 +156,12 @@ func (s *Stack) start(ctx context.Context) error {
 		return err
 	}
 	s.dir = dir
+	if s.cfg.Backlog {
+		if err := s.Prometheus.Start(); err != nil {
+			return err
+		}
+		s.cfg.ControllerArgs = append(s.cfg.ControllerArgs, "--prometheus-url", s.Prometheus.url())
+	}
 	s.Cluster, err = cluster.Start(ctx, cluster.Config{
 		Binary: filepath.Join(s.cfg.Root, "bin", "kube"), Dir: filepath.Join(dir, "c"),
 		HPASyncPeriod: s.cfg.HPASyncPeriod, ExtraArgs: s.cfg.ClusterArgs, Log: s.cfg.Log,
@@ -269,7 +291,7 @@ func (s *Stack) create(ctx context.Context, o *unstructured.Unstructured) error 
 	if err := s.ensureNamespace(ctx, o.GetNamespace()); err != nil {
 		return err
 	}
-	return Eventually(ctx, startTimeout, func() error {
+	return Await(ctx, startTimeout, func() error {
 		err := s.Client.Create(ctx, o.DeepCopy())
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -334,7 +356,7 @@ func (s *Stack) startNodes(ctx context.Context) error {
 	if err := s.Apply(ctx, []byte(agents)); err != nil {
 		return err
 	}
-	return Eventually(ctx, startTimeout, func() error {
+	return Await(ctx, startTimeout, func() error {
 		ready, err := s.ReadyPods(ctx, Namespace, client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"})
 		if err != nil {
 			return err
@@ -350,6 +372,14 @@ func (s *Stack) startNodes(ctx context.Context) error {
 // than once.
 func (s *Stack) Close() {
 	s.StopController()
+	s.Prometheus.stop()
+	s.mu.Lock()
+	closes := s.closes
+	s.closes = nil
+	s.mu.Unlock()
+	for _, f := range slices.Backward(closes) {
+		f()
+	}
 	if s.Nodes != nil {
 		if err := s.Nodes.Close(); err != nil {
 			s.cfg.Log.Warn("cannot close the simulated nodes", "err", err)
@@ -360,31 +390,6 @@ func (s *Stack) Close() {
 	}
 	if s.dir != "" {
 		_ = os.RemoveAll(s.dir) // a rest remains in the temporary folder
-	}
-}
-
-// Eventually calls check until it returns nil. It returns the last error if the timeout
-// or ctx ends before.
-func Eventually(ctx context.Context, timeout time.Duration, check func() error) error {
-	return EventuallyEvery(ctx, 50*time.Millisecond, timeout, check)
-}
-
-// EventuallyEvery is Eventually with another pause between two calls.
-func EventuallyEvery(ctx context.Context, pause, timeout time.Duration, check func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("after %v still: %w", timeout, err)
-		case <-tick.C:
-		}
 	}
 }
 

@@ -5,6 +5,8 @@ package stack
 import (
 	"context"
 	"fmt"
+	"math"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -45,6 +47,15 @@ spec:
         image: gpupilot-agent
         ports: [{name: metrics, containerPort: 9400}]
 `
+
+// Load is the load of a simulated workload, which a test changes. It starts at zero.
+type Load struct{ bits atomic.Uint64 }
+
+// Set sets the load.
+func (l *Load) Set(x float64) { l.bits.Store(math.Float64bits(x)) }
+
+// At returns the load, whatever the time is: see simnode.Workload.
+func (l *Load) At(time.Time) float64 { return math.Float64frombits(l.bits.Load()) }
 
 // Deployment is a workload of one GPU a replica: it serves a share of the
 // simulated workload of the same name, once it has started up.

@@ -10,9 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -62,52 +59,32 @@ var rig struct {
 // pools are the nodes' pools.
 var pools = []string{"work", "work", "lab", "old", "old", "old"}
 
-func TestMain(m *testing.M) { stack.Main(m, withStack) }
-
-func withStack(m *testing.M) (int, error) {
-	s, err := stack.Start(context.Background(), stack.Config{
+func TestMain(m *testing.M) {
+	stack.Main(m, stack.Config{
 		Nodes: len(pools), GPUs: gpusPerNode, NoAgents: true, NoController: true, HPASyncPeriod: time.Second,
 		Images:         map[string]string{controllerImage: "gpupilot-controller", nextAgent: "gpupilot-agent"},
 		ControllerArgs: []string{"--node-health"}, // for its rights
-		Log:            slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
-	if err != nil {
-		return 1, err
-	}
-	defer s.Close()
+	}, use)
+}
+
+func use(s *stack.Stack) (err error) {
 	rig.Stack = s
 	if rig.api, err = remote.NewAPI(s.REST); err != nil {
-		return 1, err
+		return err
 	}
 	if rig.port, err = cluster.FreePort("127.0.0.1"); err != nil {
-		return 1, err
+		return err
 	}
 	const account = "system:serviceaccount:" + stack.Namespace + ":" + stack.ControllerAccount
 	if rig.kubeconfig, err = s.Cluster.KubeconfigFor(account, "system:serviceaccounts", "system:serviceaccounts:"+stack.Namespace); err != nil {
-		return 1, err
+		return err
 	}
 	for i, pool := range pools {
 		if err := patchNode(i, "", `{"metadata":{"labels":{"pool":"`+pool+`"}}}`); err != nil {
-			return 1, err
+			return err
 		}
 	}
-	code := m.Run()
-	if code != 0 {
-		controllerLogs()
-	}
-	return code, nil
-}
-
-// controllerLogs prints the ends of the logs of the controller's pods.
-func controllerLogs() {
-	for _, node := range rig.Nodes.NodeNames() {
-		logs, _ := filepath.Glob(filepath.Join(filepath.Dir(rig.Nodes.StateFile(node)), "gpupilot-controller-*.log"))
-		for _, log := range logs {
-			if b, err := os.ReadFile(log); err == nil {
-				fmt.Printf("--- %s ---\n%s\n", filepath.Base(log), b[max(0, len(b)-5000):])
-			}
-		}
-	}
+	return nil
 }
 
 func nodeName(i int) string { return rig.Nodes.NodeNames()[i] }

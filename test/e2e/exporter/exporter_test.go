@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -37,18 +36,8 @@ const patience = stack.Patience
 // rig is the stack that the tests of this package share: three nodes of two GPUs.
 var rig *stack.Stack
 
-func TestMain(m *testing.M) { stack.Main(m, withStack) }
-
-func withStack(m *testing.M) (int, error) {
-	s, err := stack.Start(context.Background(), stack.Config{
-		Nodes: 3, GPUs: 2, NoAgents: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
-	if err != nil {
-		return 1, err
-	}
-	defer s.Close()
-	rig = s
-	return s.Run(m), nil
+func TestMain(m *testing.M) {
+	stack.Main(m, stack.Config{Nodes: 3, GPUs: 2, NoAgents: true}, func(s *stack.Stack) error { rig = s; return nil })
 }
 
 // create creates a GPUExporter whose pods the simulated nodes run as they are.

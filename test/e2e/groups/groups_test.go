@@ -9,9 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -41,26 +39,19 @@ var (
 	load stack.Load
 )
 
-func TestMain(m *testing.M) { stack.Main(m, withStack) }
-
-func withStack(m *testing.M) (int, error) {
-	ctx := context.Background()
-	s, err := stack.Start(ctx, stack.Config{
+func TestMain(m *testing.M) {
+	stack.Main(m, stack.Config{
 		AgentTokens: true, AgentArgs: []string{"--kubernetes-enable-dra"}, // with an account, to read ResourceSlices
-		Nodes: 12, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Nodes:     12,
 		Workloads: []simnode.Workload{{Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
+	}, func(s *stack.Stack) error {
+		rig = s
+		stop, err := leaderWorkerSets(context.Background(), s)
+		if err == nil {
+			s.OnClose(stop)
+		}
+		return err
 	})
-	if err != nil {
-		return 1, err
-	}
-	defer s.Close()
-	stop, err := leaderWorkerSets(ctx, s)
-	if err != nil {
-		return 1, err
-	}
-	defer stop()
-	rig = s
-	return s.Run(m), nil
 }
 
 // A model on four pods of eight GPUs, and a budget of 64 GPUs. The leader has a template of

@@ -53,7 +53,7 @@ type adopted struct {
 func newAdopted(t *testing.T, annotation string) *adopted {
 	t.Helper()
 	r := newRig(t)
-	w := &adopted{Rig: r.Stack, on: r, name: "chat"}
+	w := &adopted{Stack: r.Stack, on: r, name: "chat"}
 	w.operator, w.again = startKEDA(t, r.Stack, r.keda, r.certs)
 	w.startWebhooks(t)
 	w.on.value.Store(20)

@@ -10,7 +10,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -58,20 +57,11 @@ var (
 	load stack.Load
 )
 
-func TestMain(m *testing.M) { stack.Main(m, withStack) }
-
-func withStack(m *testing.M) (int, error) {
-	s, err := stack.Start(context.Background(), stack.Config{
-		Nodes: 2, NoController: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		ControllerArgs: []string{"--pod-monitors", "--prometheus-rules", "--window", "1m"},
-		Workloads:      []simnode.Workload{{Name: "server", Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
-	})
-	if err != nil {
-		return 1, err
-	}
-	defer s.Close()
-	rig = s
-	return s.Run(m), nil
+func TestMain(m *testing.M) {
+	stack.Main(m, stack.Config{
+		Nodes: 2, NoController: true, ControllerArgs: []string{"--pod-monitors", "--prometheus-rules", "--window", "1m"},
+		Workloads: []simnode.Workload{{Name: "server", Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
+	}, func(s *stack.Stack) error { rig = s; return nil })
 }
 
 func must(t *testing.T, err error) {

@@ -10,9 +10,9 @@ package promql
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -52,18 +52,12 @@ var rig struct {
 	revoke  func() error      // of the viewer "revoked"
 }
 
-func TestMain(m *testing.M) { stack.Main(m, withStack) }
-
-func withStack(m *testing.M) (int, error) {
-	ctx := context.Background()
+func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "gpupilot-promql-")
-	if err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(dir)
 	rig.dir = filepath.Join(dir, "rules")
-	if err := os.Mkdir(rig.dir, 0o700); err != nil {
-		return 1, err
+	if err := errors.Join(err, os.Mkdir(rig.dir, 0o700)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	// The deciding replica is configured before the other one has an address.
 	var to atomic.Pointer[url.URL]
@@ -73,45 +67,45 @@ func withStack(m *testing.M) (int, error) {
 		}
 		r.SetURL(to.Load())
 	}})
-	defer proxy.Close()
 	credentials := filepath.Join(dir, "http.yml")
 	cfg := stack.Config{
-		Nodes: 3, HPASyncPeriod: time.Second, NoController: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Nodes: 3, HPASyncPeriod: time.Second, NoController: true,
 		ControllerArgs: []string{"--roles=scrape,api,decide", "--external-metrics", "--prometheus-url=" + proxy.URL, "--prometheus-http-config=" + credentials},
 	}
 	for name, l := range loads {
 		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: sim.Workload{Capacity: 100, Concurrency: 1, QueueLimit: 1}, Offered: l.At})
 	}
-	s, err := stack.Start(ctx, cfg)
-	if err != nil {
-		return 1, err
-	}
-	defer s.Close()
-	rig.Stack = s
+	stack.Main(m, cfg, func(s *stack.Stack) error {
+		s.OnClose(func() { _ = os.RemoveAll(dir) })
+		s.OnClose(proxy.Close)
+		rig.Stack = s
+		return prepare(context.Background(), &to, credentials)
+	})
+}
+
+// prepare starts both replicas, and makes the tenants.
+func prepare(ctx context.Context, to *atomic.Pointer[url.URL], credentials string) error {
 	for _, ns := range []string{mine, other} {
-		if err := s.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}); err != nil {
-			return 1, err
+		if err := rig.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}); err != nil {
+			return err
 		}
 	}
 	rig.args = []string{"--roles=scrape,query", "--prometheus-rules", "--rule-files=" + filepath.Join(rig.dir, "*.yaml")}
-	stop, err := startQueries(ctx, &to)
+	stop, err := startQueries(ctx, to)
 	if err != nil {
-		return 1, err
+		return err
 	}
-	defer stop()
+	rig.OnClose(stop)
 	if err := makeTokens(ctx); err != nil {
-		return 1, err
+		return err
 	}
 	if err := os.WriteFile(credentials, []byte("authorization: {credentials: "+rig.tokens["all"]+"}\n"), 0o600); err != nil {
-		return 1, err
+		return err
 	}
-	if err := s.StartController(ctx); err != nil {
-		return 1, err
+	if err := rig.StartController(ctx); err != nil {
+		return err
 	}
-	if err := deployBoth(ctx); err != nil {
-		return 1, err
-	}
-	return s.Run(m), nil
+	return deployBoth(ctx)
 }
 
 // startQueries starts the replica for queries.

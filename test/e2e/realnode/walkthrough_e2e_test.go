@@ -27,7 +27,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/cluster"
-	"github.com/gpupilot/gpupilot/test/e2e/walkthrough"
+	"github.com/gpupilot/gpupilot/test/journeys/walkthrough"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -271,7 +271,7 @@ func (b *beginner) processes(pod *corev1.Pod) []int {
 
 func (b *beginner) eventually(what string, f func() error) {
 	b.t.Helper()
-	if err := stack.Eventually(b.ctx, patience, f); err != nil {
+	if err := stack.Await(b.ctx, patience, f); err != nil {
 		b.t.Fatalf("%s: %v", what, err)
 	}
 	b.t.Log(what)

@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -29,9 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
-	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -44,25 +41,15 @@ const (
 
 var rig *stack.Stack
 
-func TestMain(m *testing.M) { stack.Main(m, withStack) }
-
-func withStack(m *testing.M) (int, error) {
-	cfg := stack.Config{
-		Nodes: 2, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		ControllerArgs: []string{"--pod-monitors", "--prometheus-rules", "--query-namespaces", trusted},
-	}
-	for _, name := range []string{"chat", "dynamo", "worker"} {
-		cfg.Workloads = append(cfg.Workloads, simnode.Workload{
-			Name: name, Model: sim.Workload{Capacity: 10, Concurrency: 16, QueueLimit: 60}, Offered: func(time.Time) float64 { return 0 },
-		})
-	}
-	s, err := stack.Start(context.Background(), cfg)
-	if err != nil {
-		return 1, err
-	}
-	defer s.Close()
-	rig = s
-	return s.Run(m), nil
+func TestMain(m *testing.M) {
+	cfg := stack.Config{Nodes: 2, ControllerArgs: []string{"--pod-monitors", "--prometheus-rules", "--query-namespaces", trusted}}
+	stack.Main(m, cfg, func(s *stack.Stack) error {
+		rig = s
+		for _, name := range []string{"chat", "dynamo", "worker"} {
+			s.Offer(name, 0)
+		}
+		return nil
+	})
 }
 
 func eventually(t *testing.T, ask func() error) {

@@ -15,12 +15,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"os"
+	"net/http/httptest"
 	"regexp"
 	"strconv"
 	"strings"
@@ -59,26 +57,16 @@ var rig struct {
 	match   *regexp.Regexp
 }
 
-func TestMain(m *testing.M) { stack.Main(m, withStack) }
-
-func withStack(m *testing.M) (int, error) {
+func TestMain(m *testing.M) {
 	flag.Parse()
 	rig.match = regexp.MustCompile(*only)
-	backend, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 1, err
-	}
-	server := &http.Server{Handler: &rig.loads, ReadHeaderTimeout: 5 * time.Second}
-	go func() { _ = server.Serve(backend) }() // ends with Close
-	defer server.Close()
+	backend := httptest.NewServer(&rig.loads)
 	rig.proxy, rig.standby = newProxy(), newProxy()
-	defer rig.proxy.close()
-	defer rig.standby.close()
 	proxies := []*proxy{rig.proxy, rig.standby}
-	s, err := stack.Start(context.Background(), stack.Config{
-		Nodes: 2, NoAgents: true, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	stack.Main(m, stack.Config{
+		Nodes: 2, NoAgents: true, HPASyncPeriod: time.Second,
 		ControllerArgs: []string{
-			"--prometheus-url", "http://" + backend.Addr().String(), "--external-metrics", "--queries-per-namespace", "1000", "--agent-image", stack.AgentImage,
+			"--prometheus-url", backend.URL, "--external-metrics", "--queries-per-namespace", "1000", "--agent-image", stack.AgentImage,
 		},
 		// The controller first, then its standby.
 		ControllerKubeconfig: func(standby bool, kubeconfig string) (string, error) {
@@ -87,13 +75,13 @@ func withStack(m *testing.M) (int, error) {
 			}
 			return proxies[0].kubeconfig(kubeconfig)
 		},
+	}, func(s *stack.Stack) error {
+		rig.Stack = s
+		for _, f := range []func(){backend.Close, rig.proxy.close, rig.standby.close} {
+			s.OnClose(f)
+		}
+		return nil
 	})
-	if err != nil {
-		return 1, err
-	}
-	defer s.Close()
-	rig.Stack = s
-	return s.Run(m), nil
 }
 
 // random is seeded by -seed and the name of what it is for.

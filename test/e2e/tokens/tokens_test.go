@@ -9,10 +9,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -28,9 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/node/tokenreview"
-	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -40,24 +36,10 @@ const (
 	patience  = stack.Patience
 )
 
-var (
-	rig     *stack.Stack
-	offered stack.Load
-)
+var rig *stack.Stack
 
-func TestMain(m *testing.M) { stack.Main(m, withStack) }
-
-func withStack(m *testing.M) (int, error) {
-	s, err := stack.Start(context.Background(), stack.Config{
-		Nodes: 2, GPUs: 4, AgentTokens: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		Workloads: []simnode.Workload{{Name: workload, Model: sim.Workload{Capacity: 10, Concurrency: 16, QueueLimit: 60}, Offered: offered.At}},
-	})
-	if err != nil {
-		return 1, err
-	}
-	defer s.Close()
-	rig = s
-	return s.Run(m), nil
+func TestMain(m *testing.M) {
+	stack.Main(m, stack.Config{Nodes: 2, GPUs: 4, AgentTokens: true}, func(s *stack.Stack) error { rig = s; return nil })
 }
 
 func eventually(t *testing.T, ask func() error) {
@@ -201,7 +183,7 @@ var sample = regexp.MustCompile(`(?m)^gpupilot_scrape(s|_failures)_total(?:\{.*\
 // The controller scales as before. While its token is renewed again and again, and a
 // tenant's pod floods the agents with tokens, no scrape fails.
 func TestScalesWhileTokensRotate(t *testing.T) {
-	offered.Set(2)
+	rig.Offer(workload, 0.2)
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if err := rig.Client.Create(t.Context(), ns); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatal(err)
@@ -250,7 +232,7 @@ spec:
 		}
 		time.Sleep(time.Second) // the controller scrapes about once in it
 	}
-	offered.Set(18)
+	rig.Offer(workload, 1.8)
 	eventually(t, func() error {
 		if n, err := rig.Replicas(t.Context(), namespace, workload); err != nil || n < 3 {
 			return fmt.Errorf("%d replicas, want at least 3 (%v)", n, err)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scalerig
+package stack
 
 import (
 	"encoding/json"
 	"sync"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -15,29 +14,20 @@ import (
 
 // Recorder notes every value that spec.replicas of a Deployment takes.
 type Recorder struct {
-	mu    sync.Mutex
-	seen  []int32
-	by    []string  // has set them
-	first time.Time // of the first change
+	mu   sync.Mutex
+	seen []int32
+	by   []string // has set them
 }
 
-// Record notes the replicas of a workload until the test's end.
-func (r *Rig) Record(t *testing.T, name string) *Recorder {
+// Record notes the replicas of a workload from now until the test's end.
+func (s *Stack) Record(t *testing.T, name string) *Recorder {
 	t.Helper()
-	w, err := r.Client.Watch(t.Context(), &appsv1.DeploymentList{}, client.InNamespace(Namespace), client.MatchingFields{"metadata.name": name})
-	if err != nil {
-		t.Fatal(err)
-	}
 	rec := &Recorder{}
-	var done sync.WaitGroup
-	done.Go(func() {
-		for e := range w.ResultChan() {
-			if d, ok := e.Object.(*appsv1.Deployment); ok && e.Type != watch.Deleted {
-				rec.add(*d.Spec.Replicas, writerOf(d))
-			}
+	s.Follow(t, &appsv1.DeploymentList{}, func(e watch.Event) {
+		if d, ok := e.Object.(*appsv1.Deployment); ok && e.Type != watch.Deleted {
+			rec.add(*d.Spec.Replicas, writerOf(d))
 		}
-	})
-	t.Cleanup(func() { w.Stop(); done.Wait() })
+	}, client.InNamespace(WorkloadNamespace), client.MatchingFields{"metadata.name": name})
 	return rec
 }
 
@@ -63,9 +53,6 @@ func (r *Recorder) add(n int32, by string) {
 	defer r.mu.Unlock()
 	if len(r.seen) == 0 || r.seen[len(r.seen)-1] != n {
 		r.seen, r.by = append(r.seen, n), append(r.by, by)
-		if len(r.seen) == 2 {
-			r.first = time.Now()
-		}
 	}
 }
 
@@ -81,11 +68,4 @@ func (r *Recorder) Writers() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]string(nil), r.by...)
-}
-
-// Changed is when the replicas were changed for the first time since the record began.
-func (r *Recorder) Changed() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.first
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scalerig
+package stack
 
 import (
 	"cmp"
@@ -18,12 +18,6 @@ import (
 	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
-// backlog is the one metric that the PromQL backend of these tests knows; NaN is no series.
-var backlog atomic.Uint64
-
-// SetBacklog sets what the query backlog answers.
-func SetBacklog(n float64) { backlog.Store(math.Float64bits(n)) }
-
 // Prometheus is the PromQL backend: Prometheus itself where it is on the PATH, else a server that answers
 // any query with the backlog. It can be stopped and started again, at the same address.
 type Prometheus struct {
@@ -32,7 +26,11 @@ type Prometheus struct {
 	process *exec.Cmd // the real one; nil: it does not run
 	server  *http.Server
 	page    *http.Server // what the real one scrapes
+	backlog atomic.Uint64
 }
+
+// SetBacklog sets what the query backlog answers, the one metric of this backend; NaN is no series.
+func (p *Prometheus) SetBacklog(n float64) { p.backlog.Store(math.Float64bits(n)) }
 
 func (p *Prometheus) url() string { return "http://" + p.address }
 
@@ -47,14 +45,14 @@ func (p *Prometheus) Start() error {
 		return err
 	}
 	p.address = l.Addr().String()
-	p.server = &http.Server{Handler: http.HandlerFunc(answerBacklog), ReadHeaderTimeout: 5 * time.Second}
+	p.server = &http.Server{Handler: http.HandlerFunc(p.answerBacklog), ReadHeaderTimeout: 5 * time.Second}
 	go func(s *http.Server) { _ = s.Serve(l) }(p.server) // ends with Close
 	return nil
 }
 
-func answerBacklog(w http.ResponseWriter, _ *http.Request) {
+func (p *Prometheus) answerBacklog(w http.ResponseWriter, _ *http.Request) {
 	result := "[]"
-	if n := math.Float64frombits(backlog.Load()); !math.IsNaN(n) {
+	if n := math.Float64frombits(p.backlog.Load()); !math.IsNaN(n) {
 		result = fmt.Sprintf(`[{"metric": {}, "value": [%d, "%g"]}]`, time.Now().Unix(), n)
 	}
 	fmt.Fprintf(w, `{"status": "success", "data": {"resultType": "vector", "result": %s}}`, result)
@@ -87,8 +85,8 @@ func (p *Prometheus) prepareReal() (err error) {
 		return err
 	}
 	p.page = &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if n := math.Float64frombits(backlog.Load()); !math.IsNaN(n) {
-			fmt.Fprintf(w, "backlog{namespace=%q} %g\n", Namespace, n) // queries see their own namespace
+		if n := math.Float64frombits(p.backlog.Load()); !math.IsNaN(n) {
+			fmt.Fprintf(w, "backlog{namespace=%q} %g\n", WorkloadNamespace, n) // queries see their own namespace
 		}
 	})}
 	go func() { _ = p.page.Serve(scraped) }() // ends with Close

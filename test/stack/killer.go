@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scalerig
+package stack
 
 import (
 	"bytes"
