@@ -27,9 +27,13 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 
 export GPUPILOT_KUBE = $(CURDIR)/bin/kube
-# With these tags net and os/user are the same with and without cgo: the programs, the tests and the control plane share what
-# the compiler made of their common packages. -trimpath would divide it again, so only releases have it.
+# With these tags net and os/user are the same with and without cgo, and debugging information takes a sixth of the
+# compiler's time: so the programs, the tests and the control plane share what the compiler made of their common packages.
+# -trimpath would divide it again: only releases have it.
 TAGS := netgo,osusergo
+ifeq ($(MAKELEVEL),0)
+export GOFLAGS := $(GOFLAGS) -tags=$(TAGS) -gcflags=all=-dwarf=false
+endif
 # go-nvml wraps calls that NVIDIA has deprecated. Old drivers still need them.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
@@ -39,28 +43,28 @@ all: $(PROGRAMS) ## the three programs, in bin/
 # load gpu calls libcuda, which needs glibc. The static CLI contains the program that does, and starts it from memory.
 WORKERS    := internal/gpu/load/worker/embedded
 $(WORKERS)/%/gpuworker: $(GO_FILES)
-	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -tags gpuworker -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot/gpuworker
+	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -tags $(TAGS),gpuworker -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot/gpuworker
 # The architecture of a platform's worker: none for macOS.
 worker_of   = $(if $(findstring darwin,$(1)),,$(WORKERS)/$(lastword $(subst -, ,$(1)))/gpuworker)
 
 bin/gpupilot: $(GO_FILES) $(call worker_of,$(shell go env GOOS)-$(shell go env GOARCH))
-	CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot
 # The agent links dlopen only: no NVIDIA library is needed to build or to start it.
 bin/gpupilot-agent: $(GO_FILES)
-	CGO_ENABLED=1 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
+	CGO_ENABLED=1 go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
 bin/gpupilot-controller: $(GO_FILES)
-	CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-controller
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-controller
 bin/gpupilot-demo: $(GO_FILES) $(TEST_FILES)
-	CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./test/demo
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o $@ ./test/demo
 bin/gpupilot-bench: $(GO_FILES) $(TEST_FILES)
-	CGO_ENABLED=0 go build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./test/bench
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o $@ ./test/bench
 
 arm64: bin/arm64/gpupilot bin/arm64/gpupilot-agent bin/arm64/gpupilot-controller ## the three programs for arm64, in bin/arm64/
 bin/arm64/gpupilot-agent: $(GO_FILES)
-	GOARCH=arm64 CGO_ENABLED=1 CC=$(ARM64_CC) go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
+	GOARCH=arm64 CGO_ENABLED=1 CC=$(ARM64_CC) go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
 bin/arm64/gpupilot: $(WORKERS)/arm64/gpuworker
 bin/arm64/gpupilot bin/arm64/gpupilot-controller: bin/arm64/%: $(GO_FILES)
-	GOARCH=arm64 CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
+	GOARCH=arm64 CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/$*
 bin/arm64/libnvidia-ml-fake.so: $(wildcard test/fakes/nvml/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/nvml BIN=$(CURDIR)/bin/arm64 CC=$(ARM64_CC)
 bin/arm64/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fakes/shared.h
@@ -78,13 +82,13 @@ RELEASE    = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 
 .SECONDEXPANSION:
 release-static-%: $$(call worker_of,$$*)
 	@mkdir -p bin/images/linux-$*
-	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot ./cmd/gpupilot-controller
+	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot ./cmd/gpupilot-controller
 release-agent-%:
 	@mkdir -p bin/images/linux-$*
-	GOOS=linux GOARCH=$* CGO_ENABLED=1 CC=$(CC_$*) go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot-agent
+	GOOS=linux GOARCH=$* CGO_ENABLED=1 CC=$(CC_$*) go build -trimpath -ldflags '$(LDFLAGS)' -o bin/images/linux-$*/ ./cmd/gpupilot-agent
 release-cli-%: $$(call worker_of,$$*)
 	@mkdir -p bin/archives/$*
-	GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/archives/$*/ ./cmd/gpupilot
+	GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/archives/$*/ ./cmd/gpupilot
 missing-compilers:
 	@$(foreach arch,$(filter-out $(HAVE_CC),$(ARCH)),echo "nothing is built for $(arch): its C compiler $(CC_$(arch)) is missing";)
 
@@ -115,7 +119,7 @@ kube: ## the real control plane of the demo and the tests: 11 to 15 minutes once
 ifdef INSTALL
 demo: kube all fakes ## the whole chain on this machine; DEMO_SECONDS=N ends it, LOAD=FILE SPEED=n replays a load, INSTALL=1 installs the chart on a real node
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH)
-	@set -o pipefail; cd test/chart && GPUPILOT_REQUIRE_REALNODE=1 go test -count=1 -tags e2e -timeout 10m -run '^TestInstallNode$$' -v . -show | \
+	@set -o pipefail; cd test/chart && GPUPILOT_REQUIRE_REALNODE=1 go test -count=1 -tags $(TAGS),e2e -timeout 10m -run '^TestInstallNode$$' -v . -show | \
 		sed -un -e 's/^ *[a-z0-9_]*_test\.go:[0-9]*: //p' -e '/^\(ok\|FAIL\|panic\)/p'
 else
 demo:
@@ -138,14 +142,14 @@ count_tests = go run $(GOTESTSUM) --raw-command --format standard-quiet -- cat b
 test: all fakes ## the tests that tell whether the product works: units, and the main journeys on a real control plane (KUBERNETES=v1.34.2 for another one)
 	@$(MAKE) --no-print-directory kube
 	@rm -rf bin/tests
-	$(call go_test,test,-tags $(TAGS) -p 3 $(QUICK) -timeout 30m ./test/... ./...)
+	$(call go_test,test,-p 3 $(QUICK) -timeout 30m ./test/... ./...)
 	@$(count_tests)
 
 # Everything else: the race detector, and what has the build tag e2e or is a module of its own.
 test-all: all fakes bin/lws $(ARM64_TEST) ## every test that make test does not run, and its unit tests again under the race detector
 	@$(MAKE) --no-print-directory kube
 	@rm -rf bin/tests
-	$(call go_test,race,-tags $(TAGS) -race $(QUICK) -timeout 30m ./...)
+	$(call go_test,race,-race $(QUICK) -timeout 30m ./...)
 	@$(MAKE) --no-print-directory -j2 --output-sync test-modules test-e2e
 	@$(MAKE) --no-print-directory -j2 --output-sync test-install test-release
 	@$(count_tests)
@@ -161,39 +165,39 @@ test-e2e: export GPUPILOT_KEDA ?= $(shell bash test/keda/build.sh --built)
 test-e2e:
 	$(call go_test,e2e,-count=1 -p 4 -tags $(TAGS),e2e $(QUICK) -timeout 30m ./test/e2e/...)
 bin/lws: test/lws/go.mod test/lws/go.sum
-	cd test/lws && CGO_ENABLED=0 go build -tags $(TAGS) -o $(CURDIR)/$@ sigs.k8s.io/lws/cmd
+	cd test/lws && CGO_ENABLED=0 go build -o $(CURDIR)/$@ sigs.k8s.io/lws/cmd
 
 # The installation waits for a node for most of its time.
 test-release:
 	$(call go_test,release,-count=1 ./...,deploy/release)
 test-install:
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH) || echo 'no images: the test that runs them on a node is left out'
-	$(call go_test,install,-count=1 -tags e2e -timeout 15m -run Install ./...,test/chart)
+	$(call go_test,install,-count=1 -tags $(TAGS),e2e -timeout 15m -run Install ./...,test/chart)
 
 hardware: all ## gpupilot load on the GPU of this machine, in about eight minutes; writes docs/hardware.md, and goes on where it was interrupted
 	go run ./test/hardware
 
 SOAK ?= 10m
 soak: all fakes ## the agent under a series of failures, for SOAK (10m)
-	go test -count=1 -v -tags e2e -timeout 24h ./test/e2e/soak -soak $(SOAK)
+	go test -count=1 -v -tags $(TAGS),e2e -timeout 24h ./test/e2e/soak -soak $(SOAK)
 
 NODES ?= 1000
 soak-controller: kube all ## the controller on NODES (1000) simulated nodes that churn, for SOAK (10m)
-	go test -count=1 -v -tags e2e -timeout 48h ./test/fleet -soak $(SOAK) -nodes $(NODES)
+	go test -count=1 -v -tags $(TAGS),e2e -timeout 48h ./test/fleet -soak $(SOAK) -nodes $(NODES)
 
 TRANSITIONS ?= 3000
 SEED        ?= 1
 sweep: kube all ## every field of the CRDs and of the chart's values set, changed, removed, and every call of the controller to the API server disturbed: an hour; as root also 200 drains on a real node: another; TRANSITIONS=0 for every value, SEED=n
-	go test -count=1 -v -tags e2e -timeout 6h ./test/e2e/sweep -transitions $(TRANSITIONS) -rounds 0 -within 10s -seed $(SEED)
+	go test -count=1 -v -tags $(TAGS),e2e -timeout 6h ./test/e2e/sweep -transitions $(TRANSITIONS) -rounds 0 -within 10s -seed $(SEED)
 	cd test/chart && go test -count=1 -v -timeout 1h -run TestEveryValueRenders . -sweep 0 -seed $(SEED)
-	go test -count=1 -v -tags e2e -timeout 4h -run '^TestDrainNode$$' ./test/e2e/realnode -drains 200 -longest 90s
+	go test -count=1 -v -tags $(TAGS),e2e -timeout 4h -run '^TestDrainNode$$' ./test/e2e/realnode -drains 200 -longest 90s
 
 SEQUENCES ?= 1000
 peers: ## compare the backtest's models of the HPA and the Knative autoscaler with the real ones; UPDATE=1 records the results
 	go test -count=1 -v -timeout 1h -run 'TestHPAIs|TestKPAIs' ./internal/scale/peers -args -ask -sequences $(SEQUENCES) $(if $(UPDATE),-update)
 
 keda: kube fakes all ## KEDA's own operator against the scaler, and under adopt and release: 25 CPU minutes once per machine to build KEDA
-	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags e2e -timeout 20m ./test/e2e/keda
+	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags $(TAGS),e2e -timeout 20m ./test/e2e/keda
 
 bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, freshness, fleet, fleet-controller, pods, promql, adapter, keda, labels; BENCH_FLAGS='-targets 10000'
 	@exec bin/gpupilot-bench -out bin/bench.json $(if $(ONLY),-only '$(ONLY)') $(BENCH_FLAGS)
