@@ -195,3 +195,73 @@ func TestPrometheusDown(t *testing.T) {
 	}
 	rig.WantReplicas(t, name, "1", func(n int32) bool { return n == 1 })
 }
+
+// A node goes, with its agent and its pods: the replicas that remain decide, and what is missing takes nothing away.
+func TestNodeRemoved(t *testing.T) {
+	const name, before, load = "noderemoved", 2.0, 3.4
+	rig.Offer(name, before)
+	rig.Deploy(t, name, 4, time.Second)
+	rig.Spread(t, name, 4)
+	seen := rig.Record(t, name)
+	rig.Autoscale(t, name, nil)
+	rig.Measured(t, name, 4)
+
+	node := nodeOf(t, name)
+	if err := rig.Nodes.PowerOff(node); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { powerOn(t, node) })
+	rig.Offer(name, load)
+	rig.WantReplicas(t, name, "what the load needs", func(n int32) bool { return n >= stack.Need(load) })
+	remove(t.Context(), t, node)
+	rig.Serves(t, name, load)
+	if v := seen.Values(); !slices.IsSorted(v) {
+		t.Errorf("replicas went %v: down in the middle of a rise", v)
+	}
+}
+
+// nodeOf is a node with pods of the workload, but not with all of them.
+func nodeOf(t *testing.T, name string) string {
+	t.Helper()
+	var pods corev1.PodList
+	if err := rig.Client.List(t.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{"app": name}); err != nil {
+		t.Fatal(err)
+	}
+	on := map[string]int{}
+	for i := range pods.Items {
+		on[pods.Items[i].Spec.NodeName]++
+	}
+	for node, n := range on {
+		if n < len(pods.Items) {
+			return node
+		}
+	}
+	t.Fatalf("all %d pods of %s are on one node: %v", len(pods.Items), name, on)
+	return ""
+}
+
+// remove deletes a node and what was on it, as the cluster does with a node that does not come back.
+func remove(ctx context.Context, t *testing.T, node string) {
+	t.Helper()
+	if err := rig.Client.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	var pods corev1.PodList
+	if err := rig.Client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range pods.Items {
+		if err := rig.Client.Delete(ctx, &pods.Items[i], client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// powerOn brings a node back for the tests that follow.
+func powerOn(t *testing.T, node string) {
+	ctx := context.WithoutCancel(t.Context())
+	remove(ctx, t, node)
+	if err := rig.Nodes.PowerOn(ctx, node); err != nil {
+		t.Error(err)
+	}
+}

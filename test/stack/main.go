@@ -15,10 +15,10 @@ import (
 )
 
 // Main runs the tests of a package on one stack, and ends the process. use stores the stack before the tests run. The
-// tests are skipped without a control plane.
+// tests are skipped where a program is not built.
 func Main(m *testing.M, cfg Config, use func(*Stack) error) {
-	if _, err := cluster.FindBinary(); err != nil {
-		fmt.Println("skipped: no control plane; make test builds it:", err)
+	if err := missing(); err != nil {
+		fmt.Println("skipped: make test builds what is missing:", err)
 		os.Exit(0)
 	}
 	code, err := run(m, cfg, use)
@@ -27,6 +27,18 @@ func Main(m *testing.M, cfg Config, use func(*Stack) error) {
 		code = 1
 	}
 	os.Exit(code)
+}
+
+// missing says which program of a stack is not built.
+func missing() error {
+	root, err := findRoot()
+	if err != nil {
+		return err
+	}
+	_, kube := cluster.FindBinary()
+	_, agent := os.Stat(filepath.Join(root, "bin", "gpupilot-agent"))
+	_, controller := os.Stat(filepath.Join(root, "bin", "gpupilot-controller"))
+	return errors.Join(kube, agent, controller)
 }
 
 func run(m *testing.M, cfg Config, use func(*Stack) error) (code int, err error) {
