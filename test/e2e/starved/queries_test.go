@@ -6,24 +6,14 @@ package starved
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
-	"net/http"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/internal/promql/rules"
-	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -32,6 +22,9 @@ const (
 	attackers   = 2
 	slowSignals = 30 // GPUAutoscalers of each, with a query
 	slowRules   = 30 // recording rules of each
+	// leastShare is how often the one query of the quiet workload is answered for each answer of an attacker, at least. It
+	// would be 1/60 if all queries took turns.
+	leastShare = 1.0 / 20
 )
 
 // slowQuery takes seconds: ninety thousand steps of twenty sums, which no engine computes once.
@@ -39,46 +32,35 @@ var slowQuery = "sum(count_over_time((" + strings.Repeat("vector(time()) + ", 20
 
 // Slow rules and query signals of two namespaces do not blind the query signal of a third.
 func TestHostileQueries(t *testing.T) {
-	load := &stack.Load{}
-	s, err := stack.Start(t.Context(), stack.Config{
-		Nodes: 2, NoController: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		ControllerArgs: []string{"--prometheus-rules"},
-		Workloads: []simnode.Workload{{
-			Name: "quiet", Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At,
-		}},
-	})
-	must(t, err)
-	defer s.Close()
-	must(t, s.InstallKind(t.Context(), rules.PrometheusRule))
-	must(t, s.StartController(t.Context()))
-	must(t, s.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "quiet"}}))
-	load.Set(0.3 * capacity)
-	must(t, s.Client.Create(t.Context(), stack.Deployment("quiet", "quiet", 1, time.Second)))
-	must(t, s.Client.Create(t.Context(), autoscaler("quiet", "quiet", v1alpha1.ActuationScale, v1alpha1.Signal{
+	deployQuiet(t, v1alpha1.Signal{
 		Query:  &v1alpha1.QuerySignal{PromQL: "sum(DCGM_FI_DEV_GPU_UTIL)"},
 		Target: &v1alpha1.Target{Type: v1alpha1.AverageValue, Value: resource.MustParse("60")},
-	})))
-	alone := react(t, s, load)
+	})
+	alone := []time.Duration{react(t), react(t)}
 	for i := range attackers {
-		attackWithQueries(t, s, fmt.Sprint("slow-", i))
+		attackWithQueries(t, fmt.Sprint("slow-", i))
 	}
 	for i := range attackers {
-		eventually(t, func() error { return isSlow(t, s, fmt.Sprint("slow-", i)) })
+		stack.Eventually(t, func() error { return isSlow(t, fmt.Sprint("slow-", i)) })
 	}
+	answered := func(namespace string) float64 { _, n := queries(t, namespace); return n }
+	before := []float64{answered("slow-0"), answered("slow-1"), answered(namespace)}
 	var beside []time.Duration
 	for range 3 {
-		beside = append(beside, react(t, s, load))
+		beside = append(beside, react(t))
 	}
-	t.Logf("scaled within %s alone, and within %v beside the attack", alone, beside)
-	if d := slices.Max(beside); d > slowest {
-		t.Errorf("another namespace's workload was scaled after %s, want at most %s", d, slowest)
+	slow, ours := max(answered("slow-0")-before[0], answered("slow-1")-before[1]), answered(namespace)-before[2]
+	t.Logf("%v queries of an attacker were answered, and %v of the workload", slow, ours)
+	if ours < leastShare*slow {
+		t.Errorf("%v queries of the workload were answered beside %v of an attacker, want %g of them", ours, slow, leastShare)
 	}
+	judge(t, alone, beside)
 }
 
-// attackWithQueries creates the slow rules and signals of a namespace.
-func attackWithQueries(t *testing.T, s *stack.Stack, namespace string) {
+// attackWithQueries creates the slow rules and signals of a namespace, until the test's end.
+func attackWithQueries(t *testing.T, namespace string) {
 	t.Helper()
-	must(t, s.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	tenant(t, namespace)
 	var list []any
 	for i := range slowRules {
 		list = append(list, map[string]any{"record": fmt.Sprint("slow:rule:", i), "expr": slowQuery})
@@ -88,38 +70,30 @@ func attackWithQueries(t *testing.T, s *stack.Stack, namespace string) {
 		"metadata": map[string]any{"namespace": namespace, "name": "slow"},
 		"spec":     map[string]any{"groups": []any{map[string]any{"name": "slow", "interval": "1s", "rules": list}}},
 	}}
-	must(t, s.Client.Create(t.Context(), u))
+	must(t, rig.Client.Create(t.Context(), u))
 	for i := range slowSignals {
 		name := fmt.Sprint("slow-", i)
 		d := stack.Deployment(namespace, name, 0, time.Second)
-		must(t, s.Client.Create(t.Context(), d))
-		must(t, s.Client.Create(t.Context(), autoscaler(namespace, name, v1alpha1.ActuationAdvise, v1alpha1.Signal{
+		must(t, rig.Client.Create(t.Context(), d))
+		must(t, rig.Client.Create(t.Context(), autoscaler(namespace, name, v1alpha1.ActuationAdvise, v1alpha1.Signal{
 			Query:  &v1alpha1.QuerySignal{PromQL: slowQuery + fmt.Sprint(" + ", i)}, // equal ones would run once
 			Target: &v1alpha1.Target{Type: v1alpha1.AverageValue, Value: resource.MustParse("1")},
 		})))
 	}
 }
 
-// isSlow returns an error unless the queries of a namespace take long.
-func isSlow(t *testing.T, s *stack.Stack, namespace string) error {
+// queries are the seconds that the queries of a namespace took, and their number.
+func queries(t *testing.T, namespace string) (seconds, n float64) {
 	t.Helper()
-	page, err := http.Get(s.ControllerURL + "/metrics")
-	if err != nil {
-		return err
-	}
-	defer page.Body.Close()
-	text, err := io.ReadAll(page.Body)
-	if err != nil {
-		return err
-	}
-	value := func(name string) (v float64) {
-		_, rest, _ := strings.Cut(string(text), "\n"+name+`{namespace="`+namespace+`"} `)
-		_, _ = fmt.Sscan(rest, &v)
-		return v
-	}
-	sum, count := value("gpupilot_query_duration_seconds_sum"), value("gpupilot_query_duration_seconds_count")
-	if sum < 5 || sum/count < 0.2 {
-		return fmt.Errorf("%g queries of %s took %g s", count, namespace, sum)
+	of := fmt.Sprintf("{namespace=%q}", namespace)
+	return stack.Meter(t, rig.ControllerURL, "gpupilot_query_duration_seconds_sum"+of), stack.Meter(t, rig.ControllerURL, "gpupilot_query_duration_seconds_count"+of)
+}
+
+// isSlow returns an error unless the queries of a namespace take long.
+func isSlow(t *testing.T, namespace string) error {
+	t.Helper()
+	if sum, n := queries(t, namespace); sum < 5 || sum/n < 0.2 {
+		return fmt.Errorf("%g queries of %s took %g s", n, namespace, sum)
 	}
 	return nil
 }

@@ -2,11 +2,14 @@
 
 //go:build e2e
 
-// Package starved tests that scaling and the lease go first where the API server is slow.
+// Package starved tests that scaling and the lease go first where the API server is slow, and where other tenants take
+// what there is. What goes first is counted: how long it takes is judged with -bars only.
 package starved
 
 import (
 	"context"
+	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -25,84 +28,141 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/test/simnode"
+	"github.com/gpupilot/gpupilot/internal/promql/rules"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
+var bars = flag.Bool("bars", false, "judge how much longer a workload waits for its replicas beside an attack, on a machine that does nothing else")
+
 const (
-	// each is the time that the slow API server takes for a write. It does one at a time, in
-	// the order of their arrival, and does not notice that a client has gone.
+	namespace = stack.WorkloadNamespace
+	quiet     = "quiet" // the workload whose neighbours attack
+	// each is the time that the slow API server takes for a write. It does one at a time, in the order of their arrival,
+	// and does not notice that a client has gone.
 	each = 200 * time.Millisecond
-	// noisy is the number of GPUAutoscalers of the attacker. Each wants a new status every
-	// 5 s, so that all of them want twelve times the writes that there are.
+	// noisy is the number of GPUAutoscalers of the attacker. Each wants a new status every 5 s, so that all of them want
+	// twelve times the writes that there are.
 	noisy = 300
-	// slowest is the longest time between a load and the replicas for it. It is about 2 s
-	// without other tenants: two writes of the lease and one of a status may be before it.
-	slowest  = 6 * time.Second
-	capacity = 10.0
-	patience = stack.Patience
+	// mostAhead is how many writes the API server may have to do before one of the lease or of the quiet workload: those
+	// that the controller has under way, eight (queries.ForWrites) and a few of other kinds. mostPassed is how many it may
+	// begin between a decision about the quiet workload and its write. Without precedence, noisy ones are before it.
+	mostAhead, mostPassed = 20, noisy / 5
+	// leastLeases is the share of the lease in all writes, at least.
+	leastLeases = 1.0 / 20
+	// mostSlower is how many times longer the quiet workload may wait beside an attack than alone, with -bars.
+	mostSlower = 4.0
 )
 
-// slowly forwards requests as the controller's account does, and delays writes.
+// rig is the stack that the tests of this package share. Its controller reaches the API server through api.
+var (
+	rig *stack.Stack
+	api = &slowly{turn: make(chan struct{}, 1)}
+)
+
+func TestMain(m *testing.M) {
+	cfg := stack.Config{
+		Nodes: 2, NoController: true, ControllerArgs: []string{"--prometheus-rules"},
+		ControllerKubeconfig: func(_ bool, kubeconfig string) (string, error) { return api.serve(kubeconfig) },
+	}
+	stack.Main(m, cfg, func(s *stack.Stack) error {
+		rig = s
+		if err := s.InstallKind(context.Background(), rules.PrometheusRule); err != nil {
+			return err
+		}
+		return s.StartController(context.Background())
+	})
+}
+
+// slowly forwards the controller's requests to the API server, and counts writes. While it is slow, it delays them.
 type slowly struct {
 	proxy *httputil.ReverseProxy
+	turn  chan struct{} // of a write that is delayed
 
-	mu   sync.Mutex
-	free time.Time // when the next write is done
+	mu      sync.Mutex
+	slow    bool
+	waiting int
+	writes  []write
+}
+
+// write is a write that has arrived while the server is slow.
+type write struct {
+	of    string // lease, or quiet: the replicas of the quiet workload
+	at    time.Time
+	ahead int // writes that have arrived before, and are not done
+}
+
+// serve serves what a kubeconfig is for, as long as this program runs, and returns a kubeconfig for that.
+func (s *slowly) serve(kubeconfig string) (string, error) {
+	rc, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return "", err
+	}
+	rc.QPS = -1
+	transport, err := rest.TransportFor(rc)
+	if err != nil {
+		return "", err
+	}
+	to, err := url.Parse(rc.Host)
+	if err != nil {
+		return "", err
+	}
+	s.proxy = httputil.NewSingleHostReverseProxy(to)
+	s.proxy.Transport, s.proxy.FlushInterval = transport, -1
+	s.proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	front := filepath.Join(filepath.Dir(kubeconfig), "slowly")
+	return front, os.WriteFile(front, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "x",
+		"clusters": [{"name": "x", "cluster": {"server": %q}}], "users": [{"name": "x", "user": {}}],
+		"contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]}`, httptest.NewServer(s).URL), 0o600)
 }
 
 func (s *slowly) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
+	if r.Method != http.MethodGet && s.arrives(r) {
+		s.turn <- struct{}{} // the first to come is the first to go
+		<-time.After(each)
 		s.mu.Lock()
-		s.free = later(s.free, time.Now()).Add(each)
-		wait := time.Until(s.free)
+		s.waiting--
 		s.mu.Unlock()
-		select {
-		case <-time.After(wait):
-		case <-r.Context().Done():
-			return
-		}
+		<-s.turn
 	}
 	s.proxy.ServeHTTP(w, r)
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// backlog is the time that the writes take that are under way.
-func (s *slowly) backlog() time.Duration {
+// arrives counts a write, and reports whether it is delayed.
+func (s *slowly) arrives(r *http.Request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(0, time.Until(s.free))
+	if !s.slow {
+		return false
+	}
+	x := write{at: time.Now(), ahead: s.waiting}
+	switch {
+	case strings.Contains(r.URL.Path, "/leases/"):
+		x.of = "lease"
+	case strings.HasSuffix(r.URL.Path, "/namespaces/"+namespace+"/deployments/"+quiet+"/scale"):
+		x.of = quiet
+	}
+	s.waiting++
+	s.writes = append(s.writes, x)
+	return true
 }
 
-// startSlowly serves the API server slowly, and returns a kubeconfig.
-func startSlowly(t *testing.T, s *stack.Stack) (server *slowly, kubeconfig string) {
-	t.Helper()
-	rc, err := s.AccountREST(stack.ControllerAccount)
-	must(t, err)
-	transport, err := rest.TransportFor(rc)
-	must(t, err)
-	to, err := url.Parse(s.Cluster.URL())
-	must(t, err)
-	server = &slowly{proxy: httputil.NewSingleHostReverseProxy(to)}
-	server.proxy.Transport, server.proxy.FlushInterval = transport, -1
-	server.proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	h := httptest.NewServer(server)
-	t.Cleanup(h.CloseClientConnections)
-	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "x",
-		"clusters": [{"name": "x", "cluster": {"server": %q}}], "users": [{"name": "x", "user": {}}],
-		"contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]}`, h.URL), 0o600))
-	return server, kubeconfig
+// setSlow makes it slow, or not, and forgets the writes.
+func (s *slowly) setSlow(slow bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slow, s.writes = slow, nil
+}
+
+// seen are the writes since it is slow.
+func (s *slowly) seen() []write {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.writes)
 }
 
 func must(t *testing.T, err error) {
@@ -112,58 +172,87 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Hundreds of GPUAutoscalers of one namespace change their statuses and replicas all the
-// time, and the API server does five writes per second. The lease is kept, and another
-// namespace's workload is scaled in time.
+// Hundreds of GPUAutoscalers of one namespace change their statuses and replicas all the time, and the API server does five
+// writes per second. Few of them come before a renewal of the lease, and few before the replicas of another namespace.
 func TestStarvedAPIServer(t *testing.T) {
-	load := &stack.Load{}
-	s, err := stack.Start(t.Context(), stack.Config{
-		Nodes: 2, NoController: true, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		Workloads: []simnode.Workload{{
-			Name: "quiet", Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At,
-		}},
-	})
-	must(t, err)
-	defer s.Close()
-	server, kubeconfig := startSlowly(t, s)
-	must(t, s.StartController(t.Context(), "--kubeconfig", kubeconfig))
-	for _, ns := range []string{"quiet", "noisy"} {
-		must(t, s.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
-	}
-	load.Set(0.3 * capacity)
-	must(t, s.Client.Create(t.Context(), stack.Deployment("quiet", "quiet", 1, time.Second)))
-	must(t, s.Client.Create(t.Context(), autoscaler("quiet", "quiet", v1alpha1.ActuationScale, v1alpha1.Signal{
-		GPU: &v1alpha1.GPUSignal{Metric: "Utilization"}, Target: &v1alpha1.Target{Value: resource.MustParse("60")},
-	})))
-	eventually(t, func() error {
-		var a v1alpha1.GPUAutoscaler
-		err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: "quiet", Name: "quiet"}, &a)
-		if err == nil && a.Status.ServingReplicas != 1 {
-			err = fmt.Errorf("%d replicas serve", a.Status.ServingReplicas)
-		}
-		return err
-	})
-	alone := []time.Duration{react(t, s, load), react(t, s, load)}
-	attack(t, s)
-	eventually(t, func() error {
-		if b := server.backlog(); b < 2*each {
-			return fmt.Errorf("writes take %s only: nothing is attacked", b)
+	deployQuiet(t, v1alpha1.Signal{GPU: &v1alpha1.GPUSignal{Metric: "Utilization"}, Target: &v1alpha1.Target{Value: resource.MustParse("60")}})
+	api.setSlow(true)
+	t.Cleanup(func() { api.setSlow(false) })
+	alone := []time.Duration{react(t), react(t)}
+	attack(t)
+	api.setSlow(true)
+	stack.Eventually(t, func() error {
+		if n := len(api.seen()); n < 20 {
+			return fmt.Errorf("%d writes: nothing is attacked", n)
 		}
 		return nil
 	})
 	var beside []time.Duration
-	for range 4 {
-		beside = append(beside, react(t, s, load))
+	for range 3 {
+		beside = append(beside, react(t))
+		if passed := passed(t); passed > mostPassed {
+			t.Errorf("%d writes came between a decision and its write, want at most %d of the %d that wait", passed, mostPassed, noisy)
+		}
 	}
-	t.Logf("scaled within %v alone, and within %v beside the attack; the writes under way take %s", alone, beside, server.backlog())
-	if d := slices.Max(beside); d > slowest {
-		t.Errorf("another namespace's workload was scaled after %s, want at most %s", d, slowest)
+	n, most := map[string]int{}, map[string]int{}
+	writes := api.seen()
+	for _, x := range writes {
+		n[x.of]++
+		most[x.of] = max(most[x.of], x.ahead)
 	}
-	log, err := os.ReadFile(s.ControllerLog())
-	must(t, err)
-	if n := strings.Count(string(log), "leading=false"); n > 0 {
-		t.Errorf("the lease was lost %d times", n)
+	t.Logf("%d writes, %d of the lease with at most %d before it, %d of the workload with at most %d before it", len(writes), n["lease"], most["lease"], n[quiet], most[quiet])
+	if max(most["lease"], most[quiet]) > mostAhead {
+		t.Errorf("%v writes were before one of the lease and of the workload, want at most %d", most, mostAhead)
 	}
+	if share := float64(n["lease"]) / float64(len(writes)); share < leastLeases {
+		t.Errorf("%.2f of the writes are of the lease, want %.2f at least", share, leastLeases)
+	}
+	judge(t, alone, beside)
+}
+
+// passed is how many writes came between the last decision that changed the quiet workload, and its write.
+func passed(t *testing.T) (n int) {
+	t.Helper()
+	var v view.View
+	must(t, json.Unmarshal([]byte(stack.Get(t, rig.ControllerURL+"/api/v1/view")), &v))
+	i := slices.IndexFunc(v.Recent, func(e view.Event) bool {
+		return e.Namespace == namespace && e.Name == quiet && e.Decision.Replicas > e.Decision.Current
+	})
+	if i < 0 {
+		t.Fatalf("none of the last %d decisions raised the replicas of %s", len(v.Recent), quiet)
+	}
+	for _, x := range api.seen() {
+		if x.at.Before(v.Recent[i].Decision.Time) {
+			continue
+		}
+		if x.of == quiet {
+			return n
+		}
+		n++
+	}
+	t.Fatalf("no write follows the decision at %v", v.Recent[i].Decision.Time)
+	return 0
+}
+
+// judge logs times to the replicas for a load, and compares them with -bars.
+func judge(t *testing.T, alone, beside []time.Duration) {
+	t.Helper()
+	times := slices.Max(beside).Seconds() / slices.Max(alone).Seconds()
+	t.Logf("scaled within %v alone, and within %v beside the attack: %.1f times", alone, beside, times)
+	if *bars && times > mostSlower {
+		t.Errorf("another namespace's workload was scaled after %.1f times as long, want at most %g times", times, mostSlower)
+	}
+}
+
+// deployQuiet creates the quiet workload with one replica and a signal.
+func deployQuiet(t *testing.T, signal v1alpha1.Signal) {
+	t.Helper()
+	rig.Offer(quiet, 0.3)
+	rig.Deploy(t, quiet, 1, time.Second)
+	a := autoscaler(namespace, quiet, v1alpha1.ActuationScale, signal)
+	must(t, rig.Client.Create(t.Context(), a))
+	t.Cleanup(func() { must(t, rig.Client.Delete(context.Background(), a)) })
+	rig.Measured(t, quiet, 1)
 }
 
 // autoscaler returns a GPUAutoscaler of a Deployment of its name, with no stabilisation.
@@ -179,50 +268,47 @@ func autoscaler(namespace, name string, actuation v1alpha1.Actuation, signal v1a
 	}
 }
 
-// attack creates the GPUAutoscalers of the other tenant. A query makes them want one
-// replica and three by turns. A few of them scale.
-func attack(t *testing.T, s *stack.Stack) {
+// attack creates the GPUAutoscalers of the other tenant, until the test's end. A query makes them want one replica and
+// three by turns. A few of them scale.
+func attack(t *testing.T) {
 	t.Helper()
+	tenant(t, "noisy")
 	for i := range noisy {
 		name := fmt.Sprint("noisy-", i)
 		d := stack.Deployment("noisy", name, 1, time.Second)
 		d.Spec.Template.Spec.NodeSelector = map[string]string{"no": "node"}
-		must(t, s.Client.Create(t.Context(), d))
+		must(t, rig.Client.Create(t.Context(), d))
 		actuation := v1alpha1.ActuationAdvise
 		if i%30 == 0 {
 			actuation = v1alpha1.ActuationScale
 		}
-		must(t, s.Client.Create(t.Context(), autoscaler("noisy", name, actuation, v1alpha1.Signal{
+		must(t, rig.Client.Create(t.Context(), autoscaler("noisy", name, actuation, v1alpha1.Signal{
 			Query:  &v1alpha1.QuerySignal{PromQL: "1 + 2 * (time() % 10 >= bool 5)"},
 			Target: &v1alpha1.Target{Type: v1alpha1.AverageValue, Value: resource.MustParse("1")},
 		})))
 	}
 }
 
-// react raises the load, and returns the time until the replicas change. It waits until
-// they are as before.
-func react(t *testing.T, s *stack.Stack, load *stack.Load) time.Duration {
+// tenant creates a namespace, and deletes it with all that is in it at the test's end.
+func tenant(t *testing.T, name string) {
 	t.Helper()
-	await := func(ok func(int32) bool) {
-		eventually(t, func() error {
-			n, err := s.Replicas(t.Context(), "quiet", "quiet")
-			if err == nil && !ok(n) {
-				err = fmt.Errorf("%d replicas", n)
-			}
-			return err
-		})
-	}
-	await(func(n int32) bool { return n == 1 })
-	time.Sleep(5 * time.Second) // the replica works off what waits
-	began := time.Now()
-	load.Set(1.2 * capacity)
-	await(func(n int32) bool { return n > 1 })
-	took := time.Since(began)
-	load.Set(0.3 * capacity)
-	return took.Round(10 * time.Millisecond)
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	must(t, rig.Client.Create(t.Context(), ns))
+	t.Cleanup(func() {
+		must(t, rig.Client.DeleteAllOf(context.Background(), &v1alpha1.GPUAutoscaler{}, client.InNamespace(name)))
+		must(t, rig.Client.Delete(context.Background(), ns))
+	})
 }
 
-func eventually(t *testing.T, ask func() error) {
+// react raises the load of the quiet workload, and returns the time until the replicas change. It waits until they are as
+// before.
+func react(t *testing.T) time.Duration {
 	t.Helper()
-	must(t, stack.Await(context.WithoutCancel(t.Context()), patience, ask))
+	rig.WantReplicas(t, quiet, "1", func(n int32) bool { return n == 1 })
+	began := time.Now()
+	rig.Offer(quiet, 1.2)
+	rig.WantReplicas(t, quiet, "more than 1", func(n int32) bool { return n > 1 })
+	took := time.Since(began)
+	rig.Offer(quiet, 0.3)
+	return took.Round(10 * time.Millisecond)
 }
