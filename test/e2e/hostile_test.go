@@ -108,11 +108,11 @@ func withoutAgent(t *testing.T, node string) {
 		if err := label(ctx, "null"); err != nil {
 			t.Error(err)
 		}
-		if err := awaitAgents(ctx, all); err != nil {
+		if err := rig.AwaitAgents(ctx, all); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := awaitAgents(t.Context(), all-1); err != nil {
+	if err := rig.AwaitAgents(t.Context(), all-1); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -5,7 +5,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -28,16 +25,6 @@ func rises(t *testing.T, values []int32, load float64) {
 	if peak := slices.Max(values); float64(peak) > 1.5*float64(stack.Need(load)) {
 		t.Errorf("replicas went %v: more than 1.5 times the %d that were needed", values, stack.Need(load))
 	}
-}
-
-func awaitAgents(ctx context.Context, n int) error {
-	return stack.Await(ctx, stack.Patience, func() error {
-		ready, err := rig.ReadyPods(ctx, stack.Namespace, client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"})
-		if err == nil && len(ready) != n {
-			err = fmt.Errorf("%d of %d agents are ready", len(ready), n)
-		}
-		return err
-	})
 }
 
 // An API server that hangs, its connections open, demotes the leader. It serves on, and what was the case

@@ -24,7 +24,7 @@ const claimDevice = "gpu-"
 // PublishSlices publishes the GPUs of all nodes for resource claims, as the driver does. The scheduler does not know that a
 // GPU is a device of the device plugin, too: pods that use both are rejected where both have chosen the same one.
 func (n *Nodes) PublishSlices(ctx context.Context) error {
-	for _, nd := range n.order {
+	for _, nd := range n.all() {
 		s := &resourcev1.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: nd.name + "-gpus"},
 			Spec: resourcev1.ResourceSliceSpec{

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// serveMetrics serves /metrics on the pod's address, if the pod belongs to a workload.
+// serveMetrics serves /metrics on the pod's address, if the pod serves a workload.
 // The returned function stops it.
 func (p *podRun) serveMetrics() (func(), error) {
-	if p.nodes.workloads[p.pod.Annotations[WorkloadAnnotation]] == nil {
+	if p.pod.Annotations[WorkloadAnnotation] == "" {
 		return func() {}, nil
 	}
 	l, err := net.Listen("tcp", netip.AddrPortFrom(p.addr, MetricsPort).String())
@@ -68,7 +68,7 @@ func (p *podRun) metrics() string {
 	defer p.nodes.mu.Unlock()
 	name := p.pod.Annotations[WorkloadAnnotation]
 	w := p.nodes.workloads[name]
-	if p.phase != serving {
+	if p.phase != serving || w == nil {
 		return ""
 	}
 	var b strings.Builder

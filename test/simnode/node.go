@@ -42,7 +42,7 @@ type node struct {
 	server *grpc.Server
 	// holders[i] is the container that holds GPU i.
 	holders []holder
-	state   sim.State // as last written
+	state   sim.State // as last written; Nodes.writing guards it
 	off     bool      // powered off
 }
 

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -53,13 +54,14 @@ type Nodes struct {
 	log    *slog.Logger
 	client kubernetes.Interface
 	addrs  *addresses
-	nodes  map[string]*node
-	order  []*node
+	run    context.Context // of the goroutines, until Close
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
+	writing   sync.Mutex // of the GPUs' states
 	mu        sync.Mutex
 	closed    bool
+	order     []*node
 	pods      map[types.UID]*podRun
 	workloads map[string]*workload
 }
@@ -74,7 +76,7 @@ func Start(ctx context.Context, cfg Config) (*Nodes, error) {
 	}
 	n := &Nodes{
 		cfg: cfg, log: cfg.Log, client: cfg.Client,
-		nodes: map[string]*node{}, pods: map[types.UID]*podRun{}, workloads: map[string]*workload{},
+		pods: map[types.UID]*podRun{}, workloads: map[string]*workload{},
 	}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
@@ -82,43 +84,64 @@ func Start(ctx context.Context, cfg Config) (*Nodes, error) {
 	for _, w := range cfg.Workloads {
 		n.workloads[w.Name] = newWorkload(w)
 	}
-	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	n.cancel = cancel
-	if err := n.start(ctx, run); err != nil {
+	n.run, n.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := n.start(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
 }
 
-// start does the work of Start. run is the context of the goroutines that it starts.
-func (n *Nodes) start(ctx, run context.Context) error {
+func (n *Nodes) start(ctx context.Context) error {
 	var err error
 	if n.addrs, err = newAddresses(); err != nil {
 		return err
 	}
-	for i := range n.cfg.Nodes {
-		nd, err := n.newNode(i)
+	if err := n.Add(ctx, n.cfg.Nodes); err != nil {
+		return err
+	}
+	n.done.Go(func() { n.stepLoop(n.run) })
+	return n.watchPods(ctx)
+}
+
+// Add registers so many more nodes. Only one call runs at a time.
+func (n *Nodes) Add(ctx context.Context, nodes int) error {
+	for range nodes {
+		nd, err := n.newNode(len(n.all()))
 		if err != nil {
 			return err
 		}
-		n.nodes[nd.name] = nd
+		n.mu.Lock()
 		n.order = append(n.order, nd)
-	}
-	n.writeStates(time.Now())
-	for _, nd := range n.order {
+		n.mu.Unlock()
+		if err := n.writeState(nd, time.Now()); err != nil {
+			return err
+		}
 		if err := nd.register(ctx, n.client); err != nil {
 			return err
 		}
+		n.done.Go(func() { n.heartbeat(n.run, nd) })
 	}
-	for _, nd := range n.order {
-		n.done.Go(func() { n.heartbeat(run, nd) })
+	return nil
+}
+
+// all returns the nodes.
+func (n *Nodes) all() []*node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.order)
+}
+
+// named returns a node; nil if there is none. Nodes.mu is held.
+func (n *Nodes) named(name string) *node {
+	if i := slices.IndexFunc(n.order, func(nd *node) bool { return nd.name == name }); i >= 0 {
+		return n.order[i]
 	}
-	n.done.Go(func() { n.stepLoop(run) })
-	return n.watchPods(ctx, run)
+	return nil
 }
 
 // watchPods starts to watch the pods of all nodes.
-func (n *Nodes) watchPods(ctx, run context.Context) error {
+func (n *Nodes) watchPods(ctx context.Context) error {
+	run := n.run
 	factory := informers.NewSharedInformerFactory(n.client, 0)
 	informer := factory.Core().V1().Pods().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -151,12 +174,12 @@ func (n *Nodes) observe(run context.Context, obj any) {
 	if !ok {
 		return
 	}
-	nd := n.nodes[pod.Spec.NodeName]
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	nd := n.named(pod.Spec.NodeName)
 	if nd == nil {
 		return
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	p := n.pods[pod.UID]
 	if p == nil && !n.closed && !nd.off && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
 		p = newPodRun(n, nd, pod)
@@ -193,7 +216,7 @@ func (n *Nodes) Close() error {
 		return nil
 	}
 	n.cancel()
-	for _, nd := range n.order {
+	for _, nd := range n.all() {
 		nd.server.Stop()
 	}
 	n.done.Wait()
@@ -207,7 +230,7 @@ func (n *Nodes) Close() error {
 // NodeNames returns the names of the nodes.
 func (n *Nodes) NodeNames() []string {
 	var names []string
-	for _, nd := range n.order {
+	for _, nd := range n.all() {
 		names = append(names, nd.name)
 	}
 	return names

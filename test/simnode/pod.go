@@ -36,7 +36,7 @@ const defaultShutdown = 500 * time.Millisecond
 const (
 	probeUnready = 100 * time.Millisecond
 	probeReady   = time.Second
-	probeTimeout = 2 * time.Second
+	probeTimeout = 30 * time.Second // a busy machine delays the answer
 )
 
 // podRun simulates one pod. Nodes.mu guards the fields below it.

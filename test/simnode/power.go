@@ -10,12 +10,12 @@ import (
 // PowerOff ends a node as a power cut does: the processes and listeners of its pods end,
 // its lease is not renewed, and nothing is written to the API server.
 func (n *Nodes) PowerOff(name string) error {
-	nd := n.nodes[name]
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	nd := n.named(name)
 	if nd == nil {
 		return fmt.Errorf("power off node %s: the node does not exist", name)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	nd.off = true
 	for _, p := range n.pods {
 		if p.node == nd {
@@ -28,12 +28,14 @@ func (n *Nodes) PowerOff(name string) error {
 // PowerOn restarts a node that is off, and registers it again. The objects of the node
 // and its pods must be deleted before, as a cluster does with a lost node.
 func (n *Nodes) PowerOn(ctx context.Context, name string) error {
-	nd := n.nodes[name]
+	n.mu.Lock()
+	nd := n.named(name)
+	if nd != nil {
+		nd.off = false
+	}
+	n.mu.Unlock()
 	if nd == nil {
 		return fmt.Errorf("power on node %s: the node does not exist", name)
 	}
-	n.mu.Lock()
-	nd.off = false
-	n.mu.Unlock()
 	return nd.register(ctx, n.client)
 }

@@ -137,17 +137,26 @@ func (w *workload) missed(l sim.Load) float64 {
 
 // writeStates writes the states of every node's GPUs, which depend on their holders.
 func (n *Nodes) writeStates(now time.Time) {
-	for _, nd := range n.order {
-		state := n.gpuStates(nd, now)
-		if reflect.DeepEqual(state, nd.state) {
-			continue
-		}
-		if err := sim.WriteState(n.StateFile(nd.name), state); err != nil {
+	for _, nd := range n.all() {
+		if err := n.writeState(nd, now); err != nil {
 			n.log.Error("GPU state not written", "node", nd.name, "err", err)
-			continue
 		}
-		nd.state = state
 	}
+}
+
+// writeState writes the state of a node's GPUs, if it has changed.
+func (n *Nodes) writeState(nd *node, now time.Time) error {
+	n.writing.Lock()
+	defer n.writing.Unlock()
+	state := n.gpuStates(nd, now)
+	if reflect.DeepEqual(state, nd.state) {
+		return nil
+	}
+	if err := sim.WriteState(n.StateFile(nd.name), state); err != nil {
+		return err
+	}
+	nd.state = state
+	return nil
 }
 
 func (n *Nodes) gpuStates(nd *node, now time.Time) sim.State {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,19 +29,23 @@ spec: {type: ExternalName, externalName: localhost}
 `
 
 // StartController starts the controller and returns when it is ready. args come after
-// Config.ControllerArgs, now and later.
+// Config.ControllerArgs, until the next start.
 func (s *Stack) StartController(ctx context.Context, args ...string) error {
-	s.cfg.ControllerArgs = append(s.cfg.ControllerArgs, args...)
+	chosen := s.ControllerURL != ""
 	if _, err := s.ServicePort(); err != nil {
 		return err
 	}
 	if s.cfg.Install == nil {
-		if err := s.Apply(ctx, []byte(service)); err != nil {
+		if err := errors.Join(s.Apply(ctx, []byte(service)), s.grant(ctx, args)); err != nil {
 			return err
 		}
 	}
-	if _, err := s.runController(ctx, s.ControllerURL, s.securePort, s.ControllerLog(), s.controller.Store); err != nil {
+	if _, err := s.runController(ctx, s.ControllerURL, s.securePort, s.ControllerLog(), s.controller.Store, args...); err != nil {
 		s.controller.Store(nil)
+		if !chosen && strings.Contains(err.Error(), portTaken) {
+			s.ControllerURL = "" // another process took a port since
+			return s.StartController(ctx, args...)
+		}
 		return fmt.Errorf("start the controller: %w", err)
 	}
 	return nil
@@ -92,6 +97,9 @@ func (b *Standby) Stop() { b.process.end(syscall.SIGTERM) }
 // Kill kills the standby, as a crash would, and waits for its end.
 func (b *Standby) Kill() { b.process.end(syscall.SIGKILL) }
 
+// portTaken is in the error of a program whose port another one listens on.
+const portTaken = "address already in use"
+
 func controllerAddresses() (url string, securePort int, err error) {
 	page, err := cluster.FreePort("127.0.0.1")
 	if err != nil {
@@ -103,7 +111,7 @@ func controllerAddresses() (url string, securePort int, err error) {
 
 // runController starts one replica, as the account of deploy/rbac, and returns when it is ready. It calls started when it
 // runs.
-func (s *Stack) runController(ctx context.Context, url string, securePort int, log string, started func(*process)) (*process, error) {
+func (s *Stack) runController(ctx context.Context, url string, securePort int, log string, started func(*process), more ...string) (*process, error) {
 	kubeconfig, err := s.accountKubeconfig(ControllerAccount)
 	if err == nil && s.cfg.ControllerKubeconfig != nil {
 		kubeconfig, err = s.cfg.ControllerKubeconfig(url != s.ControllerURL, kubeconfig)
@@ -111,13 +119,13 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{
+	args := slices.Concat([]string{
 		"--kubeconfig", kubeconfig, "--namespace", Namespace,
 		"--address", strings.TrimPrefix(url, "http://"),
 		"--page-auth", "none", // it listens on loopback
 		"--secure-port", strconv.Itoa(securePort), "--service", "gpupilot-controller:" + strconv.Itoa(s.servicePort),
 		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
-	}, s.cfg.ControllerArgs...)
+	}, s.cfg.ControllerArgs, more)
 	if s.cfg.AgentTokens {
 		args = append(args, "--agent-token-file", s.agentToken())
 	}

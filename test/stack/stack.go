@@ -195,20 +195,26 @@ func (s *Stack) install(ctx context.Context) error {
 		return s.cfg.Install(ctx, s)
 	}
 	globs := []string{"deploy/crds/*.yaml", "deploy/admission/*.yaml", "deploy/rbac/*.yaml"}
-	if slices.Contains(s.cfg.ControllerArgs, "--node-health") {
-		globs = append(globs, "deploy/node-health/*.yaml")
-	}
 	if s.cfg.AgentTokens {
 		globs = append(globs, "deploy/agent-auth/*.yaml")
-	}
-	for arg, glob := range map[string]string{"--external-metrics": "deploy/external-metrics/*.yaml", "--delegate-": "deploy/delegate/*.yaml"} {
-		if slices.ContainsFunc(s.cfg.ControllerArgs, func(a string) bool { return strings.HasPrefix(a, arg) }) {
-			globs = append(globs, glob)
-		}
 	}
 	for _, glob := range globs {
 		if err := s.applyFiles(ctx, glob); err != nil {
 			return err
+		}
+	}
+	return s.grant(ctx, s.cfg.ControllerArgs)
+}
+
+// grant applies the rights that arguments of the controller need.
+func (s *Stack) grant(ctx context.Context, args []string) error {
+	for arg, glob := range map[string]string{
+		"--node-health": "deploy/node-health/*.yaml", "--external-metrics": "deploy/external-metrics/*.yaml", "--delegate-": "deploy/delegate/*.yaml",
+	} {
+		if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, arg) }) {
+			if err := s.applyFiles(ctx, glob); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -356,12 +362,25 @@ func (s *Stack) startNodes(ctx context.Context) error {
 	if err := s.Apply(ctx, []byte(agents)); err != nil {
 		return err
 	}
+	return s.AwaitAgents(ctx, len(s.Nodes.NodeNames()))
+}
+
+// AddNodes adds nodes, and waits for their agents unless the configuration has none.
+func (s *Stack) AddNodes(ctx context.Context, n int) error {
+	if err := s.Nodes.Add(ctx, n); err != nil || s.cfg.NoAgents {
+		return err
+	}
+	return s.AwaitAgents(ctx, len(s.Nodes.NodeNames()))
+}
+
+// AwaitAgents waits until so many agents are ready.
+func (s *Stack) AwaitAgents(ctx context.Context, n int) error {
 	return Await(ctx, startTimeout, func() error {
 		ready, err := s.ReadyPods(ctx, Namespace, client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"})
 		if err != nil {
 			return err
 		}
-		if n := len(s.Nodes.NodeNames()); len(ready) != n {
+		if len(ready) != n {
 			return fmt.Errorf("%d of %d agents are ready", len(ready), n)
 		}
 		return nil
