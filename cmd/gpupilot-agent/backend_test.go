@@ -15,20 +15,10 @@ import (
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
 )
 
 // fakeLib is one of make's fake libraries.
-func fakeLib(t *testing.T, name string) string {
-	t.Helper()
-	path, err := filepath.Abs(filepath.Join("../../bin", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("%v: make fakes", err)
-	}
-	return path
-}
 
 // A host engine's address selects DCGM; so does its name.
 func TestWhoSelectsDCGM(t *testing.T) {
@@ -58,7 +48,7 @@ func TestDCGM(t *testing.T) {
 	}
 	t.Setenv("GPUPILOT_FAKE_DCGM", file)
 	write("gpus 2\ngpu 1 util 63\ngpu 1 gpm_tensor 0.25\n")
-	url, _, stop := start(t, "-r", "tcp://127.0.0.1:5555", "--dcgm-library", fakeLib(t, "libdcgm-fake.so"), "-c", "50", "-n")
+	url, _, stop := start(t, "-r", "tcp://127.0.0.1:5555", "--dcgm-library", gputest.Library(t, "libdcgm-fake.so"), "-c", "50", "-n")
 	shows := func(want ...string) {
 		t.Helper()
 		var body string
@@ -107,9 +97,9 @@ func TestHealthOfDCGM(t *testing.T) {
 	f([]string{
 		`health_error_code="DCGM_FR_CORRUPT_INFOROM",health_watch="INFOROM"} 10`, `health_error_code="DCGM_FR_FALLEN_OFF_BUS",health_watch="ALL"} 20`,
 		`health_error_code="DCGM_FR_OK",health_watch="SM"} 0`, `health_error_code="DCGM_FR_OK",health_watch="MEM"} 0`,
-	}, "", "--backend", "dcgm", "--dcgm-library", fakeLib(t, "libdcgm-fake.so"))
+	}, "", "--backend", "dcgm", "--dcgm-library", gputest.Library(t, "libdcgm-fake.so"))
 	f([]string{`health_error_code="DCGM_FR_ROW_REMAP_FAILURE",health_watch="MEM"} 20`, `health_error_code="DCGM_FR_OK",health_watch="ALL"} 0`},
-		`health_watch="SM"`, "--backend", "nvml", "--nvml-library", fakeLib(t, "libnvidia-ml-fake.so"))
+		`health_watch="SM"`, "--backend", "nvml", "--nvml-library", gputest.Library(t, "libnvidia-ml-fake.so"))
 }
 
 // auto reads through NVML, and loads DCGM for the profiling fields that a GPU
@@ -127,7 +117,7 @@ func TestAuto(t *testing.T) {
 	log := filepath.Join(dir, "dcgm-calls")
 	t.Setenv("GPUPILOT_FAKE_DCGM", write("dcgm", "gpus 2\nlog "+log+"\ngpu * gpm_gr 0.5\ngpu 1 mig 1g.18gb 1\ngpu 1 instance 0 gpm_gr 0.25\n"))
 	t.Setenv("GPUPILOT_FAKE_NVML", write("nvml", "gpus 2\ngpu 0 util 63\n"))
-	args := []string{"--nvml-library", fakeLib(t, "libnvidia-ml-fake.so"), "--dcgm-library", fakeLib(t, "libdcgm-fake.so"), "-c", "50", "-n"}
+	args := []string{"--nvml-library", gputest.Library(t, "libnvidia-ml-fake.so"), "--dcgm-library", gputest.Library(t, "libdcgm-fake.so"), "-c", "50", "-n"}
 	shows := func(url string, want ...string) {
 		t.Helper()
 		until(t, func() bool {
@@ -180,8 +170,8 @@ func TestAutoGivesWhatEitherGives(t *testing.T) {
 		"DCGM_FI_DEV_ECC_SBE_VOL_TEX DCGM_FI_DEV_ECC_DBE_VOL_TEX DCGM_FI_DEV_ECC_SBE_AGG_TEX DCGM_FI_DEV_ECC_DBE_AGG_TEX DCGM_FI_DEV_RETIRED_SBE DCGM_FI_DEV_RETIRED_DBE DCGM_FI_DEV_RETIRED_PENDING"
 	t.Setenv("GPUPILOT_FAKE_NVML", writeFile(t, "nvml", "gpus 1\ngpu 0 unsupported mem_temp\ngpu 0 util 63\n"))
 	t.Setenv("GPUPILOT_FAKE_DCGM", writeFile(t, "dcgm", "gpus 1\ngpu 0 mem_temp 41\ngpu 0 util 17\n"))
-	args := []string{"-f", writeFile(t, "all.csv", csv.String()), "-c", "50", "-n", "--nvml-library", fakeLib(t, "libnvidia-ml-fake.so"), "--dcgm-library"}
-	url, _, stop := start(t, append(args, fakeLib(t, "libdcgm-fake.so"))...)
+	args := []string{"-f", writeFile(t, "all.csv", csv.String()), "-c", "50", "-n", "--nvml-library", gputest.Library(t, "libnvidia-ml-fake.so"), "--dcgm-library"}
+	url, _, stop := start(t, append(args, gputest.Library(t, "libdcgm-fake.so"))...)
 	var body string
 	until(t, func() bool {
 		_, body = get(t, url+"/metrics")
@@ -224,7 +214,7 @@ func TestAutoGivesWhatEitherGives(t *testing.T) {
 func TestParts(t *testing.T) {
 	t.Setenv("GPUPILOT_FAKE_DCGM", writeFile(t, "gpus", "gpus 1\nswitches 2\nlinks 1\ncpus 1 2\npart nvswitch 1 858 47\npart cpucore 1 1100 0.5\npart nvlink gpu0:0 787 3\n"))
 	collectors := writeFile(t, "c.csv", "DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT,gauge,Warm\nDCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS,counter,CRC\nDCGM_FI_DEV_CPU_UTIL_TOTAL,gauge,Busy\n")
-	url, _, _ := start(t, "-r", "localhost:5555", "--dcgm-library", fakeLib(t, "libdcgm-fake.so"), "-f", collectors, "-s", "g:1", "-p", "i", "-c", "50", "-n")
+	url, _, _ := start(t, "-r", "localhost:5555", "--dcgm-library", gputest.Library(t, "libdcgm-fake.so"), "-f", collectors, "-s", "g:1", "-p", "i", "-c", "50", "-n")
 	until(t, func() bool {
 		_, body := get(t, url+"/metrics")
 		for _, want := range []string{
@@ -262,7 +252,7 @@ func TestMIGUUIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("GPUPILOT_FAKE_NVML", file)
-	m := &migUUIDs{library: fakeLib(t, "libnvidia-ml-fake.so")}
+	m := &migUUIDs{library: gputest.Library(t, "libnvidia-ml-fake.so")}
 	parent := "GPU-48323030-6670-4000-8000-000000000001"
 	for gi, want := range map[int]string{7: "MIG-", 8: "MIG-", 9: ""} {
 		got := m.of(parent, gi, 0)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
 	"github.com/gpupilot/gpupilot/internal/node/agent"
 )
 
@@ -66,7 +67,7 @@ func (p *fakeProc) add(pid int, name, cgroup, mounts string) {
 func TestProcessMetrics(t *testing.T) {
 	const gpu0 = "GPU-48323030-6670-4000-8000-000000000000" // the fake's
 	uids := [2]string{"31dd0274-bb43-4975-bdbc-7e10047a23f8", "7fda01c4-0ece-403d-88b4-c371d66d132a"}
-	library := fakeLib(t, "libnvidia-ml-fake.so")
+	library := gputest.Library(t, "libnvidia-ml-fake.so")
 	dir := t.TempDir()
 	gpus := filepath.Join(dir, "gpus")
 	write := func(text string) {

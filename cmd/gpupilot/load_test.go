@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
 	"github.com/gpupilot/gpupilot/internal/gpu/load"
 )
 
@@ -33,13 +34,6 @@ func TestMain(m *testing.M) {
 // fakeCUDA gives the commands of a test a fake driver with a scenario, and returns their flags and the fake's log.
 func fakeCUDA(t *testing.T, lines ...string) (flags []string, log string) {
 	t.Helper()
-	library, err := filepath.Abs("../../bin/libcuda-fake.so")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(library); err != nil {
-		t.Skipf("%v: make fakes", err)
-	}
 	dir := t.TempDir()
 	log = filepath.Join(dir, "log")
 	text := strings.Join(append([]string{"gpus 2", "log " + log}, lines...), "\n") + "\n"
@@ -47,7 +41,7 @@ func fakeCUDA(t *testing.T, lines ...string) (flags []string, log string) {
 		t.Fatal(err)
 	}
 	t.Setenv("GPUPILOT_FAKE_CUDA", filepath.Join(dir, "gpus"))
-	return []string{"--cuda-library", library, "--nvml-library", "libnone.so"}, log
+	return []string{"--cuda-library", gputest.Library(t, "libcuda-fake.so"), "--nvml-library", "libnone.so"}, log
 }
 
 // loadGPU runs load gpu and returns its steps.
@@ -122,10 +116,7 @@ func TestLoadWithoutGPU(t *testing.T) {
 
 // Each fault ends the command with an exit code of its own, and a message that names it.
 func TestLoadFaults(t *testing.T) {
-	nvml, err := filepath.Abs("../../bin/libnvidia-ml-fake.so")
-	if err != nil {
-		t.Fatal(err)
-	}
+	nvml := gputest.Library(t, "libnvidia-ml-fake.so")
 	for _, c := range []struct {
 		cuda, nvml string // lines of the fakes
 		args       string

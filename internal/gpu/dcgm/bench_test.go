@@ -49,9 +49,9 @@ func BenchmarkTick(b *testing.B) {
 	for _, instances := range []int{0, 7} {
 		b.Run(fmt.Sprintf("8 GPUs x %d", instances), func(b *testing.B) {
 			f := newFake(b)
-			f.put("gpus", "gpus 8")
+			f.Put("gpus", "gpus 8")
 			if instances > 0 {
-				f.put("mig", fmt.Sprintf("gpu * mig 1g.18gb %d", instances))
+				f.Put("mig", fmt.Sprintf("gpu * mig 1g.18gb %d", instances))
 			}
 			r, devices := reader(b, Config{})
 			var v gpu.Values

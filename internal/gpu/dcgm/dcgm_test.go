@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			gputest.Run(t, func(t *testing.T) gputest.Backend {
 				f := newFake(t)
-				return gputest.Backend{Reader: New(Config{Library: library(t), Remote: remote, MIGUUID: migUUID}), Control: f.control()}
+				return gputest.Backend{Reader: New(Config{Library: library(t), Remote: remote, MIGUUID: migUUID}), Control: f.Control(keys)}
 			})
 		})
 	}
@@ -59,12 +59,12 @@ func read(t testing.TB, r *Reader, uuid string, want ...gpu.FieldID) *gpu.Values
 }
 
 // logged are the lines that the fake writes while do runs.
-func logged(t testing.TB, f *fake, do func()) string {
+func logged(t testing.TB, f *gputest.Scenario, do func()) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "log")
-	f.put("log", "log "+path)
+	f.Put("log", "log "+path)
 	do()
-	f.put("log", "")
+	f.Put("log", "")
 	text, err := os.ReadFile(path)
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestReconnects(t *testing.T) {
 	f := newFake(t)
 	r, devices := reader(t, Config{Remote: "unix:///run/nvidia/hostengine.sock"})
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
-	f.put("engine", "engine lost")
+	f.Put("engine", "engine lost")
 	var v gpu.Values
 	if err := r.Read(devices[0].UUID, gpu.SetOf(gpu.GPUUtil), &v); !errors.Is(err, gpu.ErrNoDriver) || v.Has(gpu.GPUUtil) {
 		t.Errorf("Read without a host engine: %v", err)
@@ -87,12 +87,12 @@ func TestReconnects(t *testing.T) {
 			t.Errorf("Devices without a host engine: %v, %v", list, err)
 		}
 	}
-	f.put("engine", "")
+	f.Put("engine", "")
 	again, err := r.Devices()
 	if err != nil || !cmp.Equal(devices, again) {
 		t.Fatalf("after it came back: %v, %v", again, err)
 	}
-	f.set(0, "util", 63)
+	f.Set(0, "util", 63)
 	if x, ok := read(t, r, devices[0].UUID, gpu.GPUUtil).Get(gpu.GPUUtil); !ok || x != 63 {
 		t.Errorf("GPU_UTIL = %v, %v", x, ok)
 	}
@@ -102,7 +102,7 @@ func TestReconnects(t *testing.T) {
 func TestSurvivesARestartOfTheEngine(t *testing.T) {
 	f := newFake(t)
 	r, devices := reader(t, Config{})
-	f.put("engine", "engine restarted 1")
+	f.Put("engine", "engine restarted 1")
 	if again, err := r.Devices(); err != nil || !cmp.Equal(devices, again) {
 		t.Fatalf("Devices: %v, %v", again, err)
 	}
@@ -116,7 +116,7 @@ func TestLabelsDoNotHideALoss(t *testing.T) {
 	if s, ok := read(t, r, devices[0].UUID, gpu.DriverVersion).GetLabel(gpu.DriverVersion); !ok || s != "590.48.01" {
 		t.Errorf("driver version %q, %v", s, ok)
 	}
-	f.put("engine", "engine lost")
+	f.Put("engine", "engine lost")
 	var v gpu.Values
 	if err := r.Read(devices[0].UUID, gpu.SetOf(gpu.DriverVersion), &v); !errors.Is(err, gpu.ErrNoDriver) {
 		t.Errorf("Read: %v", err)
@@ -125,7 +125,7 @@ func TestLabelsDoNotHideALoss(t *testing.T) {
 
 // A field without a name of its own here is read like the others.
 func TestFieldsOfDCGMAlone(t *testing.T) {
-	newFake(t).put("lacks", "gpu 2 lacks 90")
+	newFake(t).Put("lacks", "gpu 2 lacks 90")
 	r, devices := reader(t, Config{})
 	const nvmlIndex, bar1 gpu.FieldID = 52, 90
 	v := read(t, r, devices[2].UUID, nvmlIndex, bar1, gpu.GPUTemp)
@@ -138,10 +138,10 @@ func TestFieldsOfDCGMAlone(t *testing.T) {
 // and no XIDs, although their type has 64 bits.
 func TestWholeNumbers(t *testing.T) {
 	f := newFake(t)
-	f.put("large", "gpu 0 energy 9007199254740993")
-	f.put("largest", "gpu 0 pcie_replay 9223372036854775791")
+	f.Put("large", "gpu 0 energy 9007199254740993")
+	f.Put("largest", "gpu 0 pcie_replay 9223372036854775791")
 	for i, blank := range []string{"2147483632", "2147483633", "2147483634", "2147483635", "2147483647", "9223372036854775792"} {
-		f.put(fmt.Sprint("blank", i), fmt.Sprintf("gpu 0 %s %s", []string{"util", "mem_util", "enc_util", "dec_util", "pstate", "temp"}[i], blank))
+		f.Put(fmt.Sprint("blank", i), fmt.Sprintf("gpu 0 %s %s", []string{"util", "mem_util", "enc_util", "dec_util", "pstate", "temp"}[i], blank))
 	}
 	r, devices := reader(t, Config{})
 	v := read(t, r, devices[0].UUID, gpu.TotalEnergy, gpu.PCIeReplayCounter, gpu.GPUUtil, gpu.MemCopyUtil, gpu.EncUtil, gpu.DecUtil, gpu.PState, gpu.GPUTemp)
@@ -157,12 +157,12 @@ func TestWholeNumbers(t *testing.T) {
 
 func TestBlanksAreNoXIDs(t *testing.T) {
 	f := newFake(t)
-	f.put("before", "gpu 0 xid 2147483632")
+	f.Put("before", "gpu 0 xid 2147483632")
 	r, devices := reader(t, Config{})
 	uuid := devices[0].UUID
 	read(t, r, uuid, gpu.XIDErrors)
 	for i, code := range []string{"2147483632", "2147483635", "9223372036854775792", "9223372036854775794", "-1", "10000", "79"} {
-		f.put(fmt.Sprint("xid", i), "gpu 0 xid "+code)
+		f.Put(fmt.Sprint("xid", i), "gpu 0 xid "+code)
 	}
 	v := read(t, r, uuid, gpu.XIDErrors)
 	if x, ok := v.Get(gpu.XIDErrors); !ok || x != 79 {
@@ -197,9 +197,9 @@ func TestWatches(t *testing.T) {
 // Each GPU is asked what it gives: the first does not decide for the rest.
 func TestMixedModels(t *testing.T) {
 	f := newFake(t)
-	f.put("a", "gpu 0 unsupported gpm")
-	f.put("b", "gpu 0 model NVIDIA GeForce RTX 4090")
-	f.put("c", "gpu 1 unsupported gpm_fp64")
+	f.Put("a", "gpu 0 unsupported gpm")
+	f.Put("b", "gpu 0 model NVIDIA GeForce RTX 4090")
+	f.Put("c", "gpu 1 unsupported gpm_fp64")
 	var log bytes.Buffer
 	r, devices := reader(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	has := func(i int, want ...gpu.FieldID) {
@@ -244,11 +244,11 @@ func TestHealth(t *testing.T) {
 	if want := "- HealthSet ffffffff\n- HealthCheck\n- HealthCheck\n"; calls != want {
 		t.Errorf("called\n%swant\n%s", calls, want)
 	}
-	f.put("mem", "gpu 1 health MEM 20 80\ngpu 1 health MEM 10 83")
-	f.put("inforom", "gpu 1 health INFOROM 10 9")
-	f.put("all", "gpu 1 health ALL 20 120")
-	f.put("new", "gpu 1 health THERMAL 10 4711")
-	f.put("other", "gpu 0 health SM 20 1")
+	f.Put("mem", "gpu 1 health MEM 20 80\ngpu 1 health MEM 10 83")
+	f.Put("inforom", "gpu 1 health INFOROM 10 9")
+	f.Put("all", "gpu 1 health ALL 20 120")
+	f.Put("new", "gpu 1 health THERMAL 10 4711")
+	f.Put("other", "gpu 0 health SM 20 1")
 	want := gpu.Verdicts{
 		gpu.WatchMem:     {Health: gpu.HealthFail, Code: "DCGM_FR_ROW_REMAP_FAILURE"},
 		gpu.WatchInforom: {Health: gpu.HealthWarn, Code: "DCGM_FR_CORRUPT_INFOROM"},
@@ -261,7 +261,7 @@ func TestHealth(t *testing.T) {
 	if _, err := r.Health("GPU-none"); !errors.Is(err, gpu.ErrUnknownDevice) {
 		t.Errorf("a GPU that is not there: %v", err)
 	}
-	f.put("engine", "engine lost")
+	f.Put("engine", "engine lost")
 	if _, err := r.Health(devices[1].UUID); !errors.Is(err, gpu.ErrNoDriver) {
 		t.Errorf("without a host engine: %v", err)
 	}
@@ -271,7 +271,7 @@ func TestHealth(t *testing.T) {
 func TestNoProfiling(t *testing.T) {
 	for _, code := range []string{"MODULE_NOT_LOADED", "REQUIRES_ROOT", "IN_USE", "-37"} {
 		f := newFake(t)
-		f.put("profiling", "profiling "+code)
+		f.Put("profiling", "profiling "+code)
 		r, devices := reader(t, Config{})
 		v := read(t, r, devices[0].UUID, gpu.GPUUtil, gpu.SMActive)
 		if got := v.Fields(); got != gpu.SetOf(gpu.GPUUtil) {
@@ -285,7 +285,7 @@ func TestStaleValues(t *testing.T) {
 	f := newFake(t)
 	r, devices := reader(t, Config{})
 	d := r.Known()[devices[0].UUID]
-	f.put("stale", "gpu 0 stale")
+	f.Put("stale", "gpu 0 stale")
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
 	d.clock.changed = d.clock.changed.Add(-6 * time.Second)
@@ -294,7 +294,7 @@ func TestStaleValues(t *testing.T) {
 		t.Errorf("Read: %v", err)
 	}
 	read(t, r, devices[1].UUID, gpu.GPUUtil)
-	f.put("stale", "")
+	f.Put("stale", "")
 	read(t, r, devices[0].UUID, gpu.GPUUtil)
 }
 
@@ -304,7 +304,7 @@ func TestWatchesAgain(t *testing.T) {
 	r, devices := reader(t, Config{})
 	d := r.Known()[devices[0].UUID]
 	read(t, r, d.UUID, gpu.GPUUtil)
-	f.put("engine", "engine forgets 1")
+	f.Put("engine", "engine forgets 1")
 	for range 3 {
 		if v := read(t, r, d.UUID, gpu.GPUUtil); v.Has(gpu.GPUUtil) {
 			t.Fatal("what is not watched was read")
@@ -321,9 +321,9 @@ func TestWatchesAgain(t *testing.T) {
 // their UUIDs they have NVIDIA's older form.
 func TestInstances(t *testing.T) {
 	f := newFake(t)
-	f.put("mig", "gpu 1 mig 1g.18gb 2")
-	f.put("tensor", "gpu 1 instance 1 gpm_tensor 0.5")
-	f.put("temp", "gpu 1 temp 61")
+	f.Put("mig", "gpu 1 mig 1g.18gb 2")
+	f.Put("tensor", "gpu 1 instance 1 gpm_tensor 0.5")
+	f.Put("temp", "gpu 1 temp 61")
 	r, devices := reader(t, Config{})
 	if len(devices) != 5 {
 		t.Fatalf("%d devices", len(devices))
@@ -349,8 +349,8 @@ func TestInstances(t *testing.T) {
 	if v.Has(gpu.GPUUtil) {
 		t.Error("an instance has no GPU_UTIL")
 	}
-	f.put("mig", "")
-	f.put("tensor", "")
+	f.Put("mig", "")
+	f.Put("tensor", "")
 	if err := r.Read(d.UUID, gpu.SetOf(gpu.TensorActive), &gpu.Values{}); err == nil {
 		t.Error("an instance that is gone was read")
 	}

@@ -52,16 +52,16 @@ func partLines(t *testing.T, r *Reader, keep func(*gpu.Part) bool, ids ...gpu.Fi
 // Each part has its own values, and a switch those of its links as well.
 func TestParts(t *testing.T) {
 	f := newFake(t)
-	f.put("switches", "switches 2")
-	f.put("links", "links 2")
-	f.put("cpus", "cpus 2 2")
-	f.put("gpus", "gpus 1")
-	f.put("a", "part nvswitch 1 858 41")
-	f.put("b", "part nvlink switch1:1 787 7")
-	f.put("c", "part nvlink gpu0:0 787 3")
-	f.put("d", "part cpucore 3 1100 0.5")
-	f.put("e", "part cpu 1 1130 210.5")
-	f.put("f", "part cpu 0 1130 nan")
+	f.Put("switches", "switches 2")
+	f.Put("links", "links 2")
+	f.Put("cpus", "cpus 2 2")
+	f.Put("gpus", "gpus 1")
+	f.Put("a", "part nvswitch 1 858 41")
+	f.Put("b", "part nvlink switch1:1 787 7")
+	f.Put("c", "part nvlink gpu0:0 787 3")
+	f.Put("d", "part cpucore 3 1100 0.5")
+	f.Put("e", "part cpu 1 1130 210.5")
+	f.Put("f", "part cpu 0 1130 nan")
 	r, _ := reader(t, Config{})
 	got := partLines(t, r, all, gpu.SwitchTemp, gpu.SwitchLinkCRC, gpu.CPUUtil, gpu.CPUPower, gpu.CPUVendor, gpu.GPUUtil)
 	want := []string{
@@ -80,8 +80,8 @@ func TestParts(t *testing.T) {
 // twice.
 func TestPartsWatches(t *testing.T) {
 	f := newFake(t)
-	f.put("cpus", "cpus 1 4")
-	f.put("switches", "switches 1")
+	f.Put("cpus", "cpus 1 4")
+	f.Put("switches", "switches 1")
 	r, _ := reader(t, Config{})
 	keep := func(p *gpu.Part) bool { return p.Kind != gpu.CPUCore || p.ID == 2 }
 	first := logged(t, f, func() { partLines(t, r, keep, gpu.CPUUtil, gpu.CPUPower) })
@@ -104,7 +104,7 @@ func TestPartsComeAndGo(t *testing.T) {
 	if got := partLines(t, r, all, gpu.SwitchTemp, gpu.CPUUtil); got != nil {
 		t.Errorf("parts %v", got)
 	}
-	f.put("engine", "engine lost")
+	f.Put("engine", "engine lost")
 	if _, err := r.ReadParts(gpu.SetOf(gpu.CPUUtil), all); err != nil && !errors.Is(err, gpu.ErrNoDriver) {
 		t.Errorf("ReadParts without an engine: %v", err)
 	}
@@ -114,8 +114,8 @@ func TestPartsComeAndGo(t *testing.T) {
 	if _, err := r.ReadParts(gpu.SetOf(gpu.CPUUtil), all); !errors.Is(err, gpu.ErrNoDriver) {
 		t.Errorf("ReadParts without an engine: %v", err)
 	}
-	f.put("engine", "")
-	f.put("cpus", "cpus 1 1")
+	f.Put("engine", "")
+	f.Put("cpus", "cpus 1 1")
 	if _, err := r.Devices(); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestPartsComeAndGo(t *testing.T) {
 // How GPUs reach one another over NVLink.
 func TestPeers(t *testing.T) {
 	f := newFake(t)
-	f.put("p2p", "p2p 1 2 3")
+	f.Put("p2p", "p2p 1 2 3")
 	r, devices := reader(t, Config{})
 	for i, want := range [][]gpu.Peer{{{Index: 1}, {Index: 2}}, {{Index: 0}, {Index: 2, Status: 3}}, {{Index: 0}, {Index: 1}}} {
 		l, err := r.Links(devices[i].UUID)
@@ -135,7 +135,7 @@ func TestPeers(t *testing.T) {
 			t.Errorf("GPU %d: %v (-want +got):\n%s", i, err, diff)
 		}
 	}
-	f.put("engine", "engine lost")
+	f.Put("engine", "engine lost")
 	if _, err := r.Links(devices[0].UUID); !errors.Is(err, gpu.ErrNoDriver) {
 		t.Errorf("without an engine: %v", err)
 	}

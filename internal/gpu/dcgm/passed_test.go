@@ -35,17 +35,17 @@ func given(v *gpu.Values, ids []gpu.FieldID) (out []string) {
 // says once what cannot be read.
 func TestPassed(t *testing.T) {
 	f := newFake(t)
-	f.put("gpus", "gpus 2")
-	f.put("mig", "gpu 1 mig 1g.18gb 1")
-	f.put("switches", "switches 1")
-	f.put("links", "links 1")
-	f.put("cpus", "cpus 1 2")
-	f.put("totals", "totals 1")
-	f.put("a", "part nvswitch 0 702 33")
-	f.put("b", "part nvlink gpu0:0 1201 77")
-	f.put("c", "part cpu 0 9002 5")
-	f.put("d", "part cpucore 1 9003 0.25")
-	f.put("e", "part nvswitch 0 9004 6")
+	f.Put("gpus", "gpus 2")
+	f.Put("mig", "gpu 1 mig 1g.18gb 1")
+	f.Put("switches", "switches 1")
+	f.Put("links", "links 1")
+	f.Put("cpus", "cpus 1 2")
+	f.Put("totals", "totals 1")
+	f.Put("a", "part nvswitch 0 702 33")
+	f.Put("b", "part nvlink gpu0:0 1201 77")
+	f.Put("c", "part cpu 0 9002 5")
+	f.Put("d", "part cpucore 1 9003 0.25")
+	f.Put("e", "part nvswitch 0 9004 6")
 	var log bytes.Buffer
 	r, devices := reader(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	ids := []gpu.FieldID{500, 525, 572, 702, 879, 1084, 1201, 1216, 1300, 1420, 1523, 9001, 9002, 9003, 9004, 9005, 9999}

@@ -23,7 +23,7 @@ func TestVersionMismatch(t *testing.T) {
 	f := func(name, lines, want string) {
 		t.Helper()
 		t.Run(name, func(t *testing.T) {
-			newFake(t).put("lines", lines)
+			newFake(t).Put("lines", lines)
 			r := New(Config{Library: library(t), Remote: address})
 			defer func() {
 				if err := r.Close(); err != nil {
@@ -53,8 +53,8 @@ func TestVersionMismatch(t *testing.T) {
 // A call that the other side does not understand hides no GPU, and says the releases.
 func TestPartialVersionMismatch(t *testing.T) {
 	f := newFake(t)
-	f.put("lines", "versions 4.2.3 4.6.0\nfail GetGpuInstanceHierarchy VER_MISMATCH\ngpu 1 fail EntityGetLatestValues VER_MISMATCH\nfail GetCpuHierarchy_v2 VER_MISMATCH")
-	f.put("cpus", "cpus 1 2")
+	f.Put("lines", "versions 4.2.3 4.6.0\nfail GetGpuInstanceHierarchy VER_MISMATCH\ngpu 1 fail EntityGetLatestValues VER_MISMATCH\nfail GetCpuHierarchy_v2 VER_MISMATCH")
+	f.Put("cpus", "cpus 1 2")
 	var log bytes.Buffer
 	r := New(Config{Library: library(t), Remote: "localhost:5555", Log: slog.New(slog.NewTextHandler(&log, nil))})
 	defer func() {

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/ebitengine/purego"
+
+	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
 )
 
 // fake is the fake libcuda of test/fakes/cuda, which this process loads once.
@@ -61,9 +63,10 @@ var fakes = sync.OnceValues(func() (*fake, error) {
 // gpus returns the fake with a scenario, in its own time.
 func gpus(t *testing.T, lines ...string) *fake {
 	t.Helper()
+	gputest.Library(t, "libcuda-fake.so") // makes it
 	f, err := fakes()
 	if err != nil {
-		t.Skipf("%v: make fakes", err)
+		t.Fatal(err)
 	}
 	f.write(t, lines...)
 	return f

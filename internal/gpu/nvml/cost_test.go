@@ -18,9 +18,9 @@ import (
 func calls(t *testing.T, f *fake, do func()) []string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "calls")
-	f.put("log", "log "+path)
+	f.Put("log", "log "+path)
 	do()
-	f.put("log", "")
+	f.Put("log", "")
 	text, err := os.ReadFile(path)
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)

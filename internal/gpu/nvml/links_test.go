@@ -17,10 +17,10 @@ import (
 // GPUs reach one another where both have links.
 func TestLinks(t *testing.T) {
 	f := newFake(t)
-	f.put("gpus", "gpus 3")
-	f.put("links", "gpu * nvlinks 2")
-	f.put("lonely", "gpu 2 nvlinks 0")
-	f.put("replay", "gpu 1 nvlink_replay 7")
+	f.Put("gpus", "gpus 3")
+	f.Put("links", "gpu * nvlinks 2")
+	f.Put("lonely", "gpu 2 nvlinks 0")
+	f.Put("replay", "gpu 1 nvlink_replay 7")
 	r, devices := reader(t, f)
 	l, err := r.Links(devices[1].UUID)
 	if err != nil {
@@ -45,7 +45,7 @@ func TestLinks(t *testing.T) {
 	if diff := cmp.Diff(want, l); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
 	}
-	f.put("links", "gpu * nvlinks 1")
+	f.Put("links", "gpu * nvlinks 1")
 	if l, err = r.Links(devices[1].UUID); err != nil || !cmp.Equal(l.Down, []int{1}) || len(l.Errors) != 4 {
 		t.Errorf("with a link down: %+v, %v", l, err)
 	}

@@ -169,12 +169,12 @@ func TestALibraryThatComesLater(t *testing.T) {
 // A library whose waits for events fail has no XIDs to tell of.
 func TestEventsThatFail(t *testing.T) {
 	f := newFake(t)
-	f.put("events", "events-fail")
+	f.Put("events", "events-fail")
 	r, devices := reader(t, f)
 	until(t, "XID_ERRORS to be absent", func() bool { return !read(t, r, devices[0].UUID, gpu.XIDErrors).Has(gpu.XIDErrors) })
-	f.put("events", "")
+	f.Put("events", "")
 	until(t, "XID_ERRORS to be there", func() bool { return read(t, r, devices[0].UUID, gpu.XIDErrors).Has(gpu.XIDErrors) })
-	f.put("xid", "gpu 0 xid 31")
+	f.Put("xid", "gpu 0 xid 31")
 	until(t, "XID 31", func() bool { return len(r.XIDs(devices[0].UUID)) == 1 })
 }
 
@@ -183,9 +183,9 @@ func TestEventsThatFail(t *testing.T) {
 func TestWholeNumbersAreExact(t *testing.T) {
 	const large = 1<<53 + 1
 	f := newFake(t)
-	f.put("energy", fmt.Sprintf("gpu 0 energy %d", large))
-	f.put("ecc", fmt.Sprintf("gpu 0 ecc_sbe_agg %d", large))
-	f.put("replay", fmt.Sprintf("gpu 0 viol_power %d", large))
+	f.Put("energy", fmt.Sprintf("gpu 0 energy %d", large))
+	f.Put("ecc", fmt.Sprintf("gpu 0 ecc_sbe_agg %d", large))
+	f.Put("replay", fmt.Sprintf("gpu 0 viol_power %d", large))
 	r, devices := reader(t, f)
 	v := read(t, r, devices[0].UUID, gpu.TotalEnergy, gpu.ECCSBEAggregate, gpu.PowerViolation)
 	for _, id := range []gpu.FieldID{gpu.TotalEnergy, gpu.ECCSBEAggregate, gpu.PowerViolation} {
@@ -209,7 +209,7 @@ func TestSettings(t *testing.T) {
 	if f.old {
 		return // no MIG, and no bandwidth
 	}
-	f.put("mig", "gpu 1 mig 1g.18gb 1")
+	f.Put("mig", "gpu 1 mig 1g.18gb 1")
 	if _, err := r.Devices(); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestBandwidthOfLinks(t *testing.T) {
 	if f.old {
 		t.Skip("an old library has no bandwidth")
 	}
-	f.set(0, "nvlink0_tx", 2e6)
+	f.Set(0, "nvlink0_tx", 2e6)
 	r, devices := reader(t, f)
 	read(t, r, devices[0].UUID, linkBandwidth[:]...)
 	d := r.Known()[devices[0].UUID]
@@ -237,10 +237,10 @@ func TestBandwidthOfLinks(t *testing.T) {
 
 func TestMemoryV1(t *testing.T) {
 	f := newFake(t)
-	f.set(0, "fb_reserved", 614)
-	f.set(0, "fb_used", 1000)
+	f.Set(0, "fb_reserved", 614)
+	f.Set(0, "fb_used", 1000)
 	if !f.old {
-		f.put("v2", "gpu 0 fail GetMemoryInfo_v2 NOT_SUPPORTED")
+		f.Put("v2", "gpu 0 fail GetMemoryInfo_v2 NOT_SUPPORTED")
 	}
 	r, devices := reader(t, f)
 	v := read(t, r, devices[0].UUID, gpu.FBTotal, gpu.FBFree, gpu.FBUsed, gpu.FBReserved, gpu.FBUsedPercent)
@@ -254,7 +254,7 @@ func TestMemoryV1(t *testing.T) {
 
 func TestOneOddCallLosesNoGPU(t *testing.T) {
 	f := newFake(t)
-	f.put("odd", "gpu 0 fail GetUtilizationRates GPU_IS_LOST")
+	f.Put("odd", "gpu 0 fail GetUtilizationRates GPU_IS_LOST")
 	r, devices := reader(t, f)
 	for _, want := range [][]gpu.FieldID{{gpu.GPUUtil}, {gpu.GPUUtil, gpu.PowerUsage}} {
 		if v := read(t, r, devices[0].UUID, want...); v.Has(gpu.GPUUtil) {
@@ -268,7 +268,7 @@ func TestUnknownErrorsEverywhereAreALostGPU(t *testing.T) {
 	f := newFake(t)
 	r, devices := reader(t, f)
 	for _, fn := range []string{"GetTemperature", "GetPowerUsage", "GetMemoryInfo_v2", "GetMemoryInfo", "GetUtilizationRates"} {
-		f.put(fn, "gpu 0 fail "+fn+" UNKNOWN")
+		f.Put(fn, "gpu 0 fail "+fn+" UNKNOWN")
 	}
 	var v gpu.Values
 	for _, want := range []gpu.FieldSet{gpu.AllFields(), gpu.SetOf(gpu.TotalEnergy), gpu.SetOf(gpu.Serial)} {
@@ -281,14 +281,14 @@ func TestUnknownErrorsEverywhereAreALostGPU(t *testing.T) {
 
 func TestAGPULostFromTheStart(t *testing.T) {
 	f := newFake(t)
-	f.put("lost", "gpu 1 lost")
+	f.Put("lost", "gpu 1 lost")
 	r := New(Config{Library: library(t), eventWait: shortWait})
 	defer func() { _ = r.Close() }()
 	devices, err := r.Devices()
 	if len(devices) != 2 || !errors.Is(err, gpu.ErrLost) || !strings.Contains(err.Error(), "GPU 1") {
 		t.Fatalf("Devices = %d, %v; want two, and an error that names GPU 1", len(devices), err)
 	}
-	f.put("lost", "")
+	f.Put("lost", "")
 	if devices, err = r.Devices(); len(devices) != 3 || err != nil {
 		t.Fatalf("after it came back: %d, %v", len(devices), err)
 	}
@@ -298,14 +298,14 @@ func TestAGPULostFromTheStart(t *testing.T) {
 func TestXIDOfAGPUThatFallsOffTheBus(t *testing.T) {
 	f := newFake(t)
 	r, devices := reader(t, f)
-	f.put("fall", "gpu 1 lost\ngpu 1 xid 79")
+	f.Put("fall", "gpu 1 lost\ngpu 1 xid 79")
 	until(t, "XID 79", func() bool { return len(r.XIDs(devices[1].UUID)) == 1 })
-	f.put("fall", "gpu 1 xid 79")
+	f.Put("fall", "gpu 1 xid 79")
 	until(t, "recovery", func() bool {
 		var v gpu.Values
 		return r.Read(devices[1].UUID, gpu.SetOf(gpu.XIDErrors), &v) == nil && v.Has(gpu.XIDErrors)
 	})
-	f.put("more", "gpu 1 xid 31")
+	f.Put("more", "gpu 1 xid 31")
 	until(t, "XID 31 after the recovery", func() bool { return len(r.XIDs(devices[1].UUID)) == 2 })
 	for _, c := range r.XIDs(devices[1].UUID) {
 		if c.Count != 1 {
@@ -316,9 +316,9 @@ func TestXIDOfAGPUThatFallsOffTheBus(t *testing.T) {
 
 func TestEventsThatComeOnlyAfterAnotherCall(t *testing.T) {
 	f := newFake(t)
-	f.put("lazy", "lazy-events")
+	f.Put("lazy", "lazy-events")
 	r, devices := reader(t, f)
-	f.put("xid", "gpu 0 xid 48")
+	f.Put("xid", "gpu 0 xid 48")
 	until(t, "XID 48", func() bool {
 		read(t, r, devices[2].UUID, gpu.GPUUtil)
 		return len(r.XIDs(devices[0].UUID)) == 1
@@ -327,10 +327,10 @@ func TestEventsThatComeOnlyAfterAnotherCall(t *testing.T) {
 
 func TestMIG(t *testing.T) {
 	f := newFake(t)
-	f.put("mig", "gpu 0 mig 1g.18gb 2\ngpu 0 mig 2g.35gb 1")
-	f.put("used", "gpu 0 instance 1 fb_used 777\ngpu 0 instance 1 gpm_sm 0.25\ngpu 0 instance 2 gpm_sm 0.75\ngpu 0 util 99")
+	f.Put("mig", "gpu 0 mig 1g.18gb 2\ngpu 0 mig 2g.35gb 1")
+	f.Put("used", "gpu 0 instance 1 fb_used 777\ngpu 0 instance 1 gpm_sm 0.25\ngpu 0 instance 2 gpm_sm 0.75\ngpu 0 util 99")
 	// Drivers before 470 do not put the profile into the name.
-	f.put("name", "gpu 1 mig 3g.71gb\ngpu 1 fail GetName NOT_SUPPORTED")
+	f.Put("name", "gpu 1 mig 3g.71gb\ngpu 1 fail GetName NOT_SUPPORTED")
 	r, devices := reader(t, f)
 	var profiles []string
 	for _, d := range devices {
@@ -359,13 +359,13 @@ func TestMIG(t *testing.T) {
 			t.Errorf("driver version %q", s)
 		}
 	}
-	f.put("xid", "gpu 0 xid 43 8")
+	f.Put("xid", "gpu 0 xid 43 8")
 	until(t, "the instance's XID", func() bool { return len(r.XIDs(devices[2].UUID)) == 1 })
 	if x := r.XIDs(devices[0].UUID); len(x) != 0 {
 		t.Errorf("the instance's XID is also its GPU's: %v", x)
 	}
-	f.put("used", "")
-	f.put("mig", "gpu 0 mig 1g.18gb 1")
+	f.Put("used", "")
+	f.Put("mig", "gpu 0 mig 1g.18gb 1")
 	if again, err := r.Devices(); err != nil || len(again) != 5 {
 		t.Errorf("after two instances were destroyed: %d devices, %v", len(again), err)
 	}
@@ -377,7 +377,7 @@ func TestMIG(t *testing.T) {
 
 func TestGPMKeepsItsLastBetweenSamples(t *testing.T) {
 	f := newFake(t)
-	f.set(0, "gpm_sm", 0.5)
+	f.Set(0, "gpm_sm", 0.5)
 	r, devices := reader(t, f)
 	if v := read(t, r, devices[0].UUID, gpu.SMActive); v.Has(gpu.SMActive) {
 		t.Error("one sample gave a value")
@@ -390,7 +390,7 @@ func TestGPMKeepsItsLastBetweenSamples(t *testing.T) {
 
 func TestPCIeThroughputBeforeHopper(t *testing.T) {
 	f := newFake(t)
-	f.put("gpm", "gpu 0 unsupported gpm\ngpu 0 pcie_tx_kb 488\ngpu 0 pcie_rx_kb 341")
+	f.Put("gpm", "gpu 0 unsupported gpm\ngpu 0 pcie_tx_kb 488\ngpu 0 pcie_rx_kb 341")
 	r, devices := reader(t, f)
 	for range 2 {
 		v := read(t, r, devices[0].UUID, gpu.PCIeTxBytes, gpu.PCIeRxBytes, gpu.SMActive)
@@ -406,9 +406,9 @@ func TestARefusedBatch(t *testing.T) {
 	for _, code := range []string{"INVALID_ARGUMENT", "NOT_SUPPORTED"} {
 		t.Run(code, func(t *testing.T) {
 			f := newFake(t)
-			f.put("batch", "gpu 0 fail GetFieldValues "+code)
-			f.set(0, "ecc_dbe_agg", 3)
-			f.set(0, "viol_thermal", 12345)
+			f.Put("batch", "gpu 0 fail GetFieldValues "+code)
+			f.Set(0, "ecc_dbe_agg", 3)
+			f.Set(0, "viol_thermal", 12345)
 			r, devices := reader(t, f)
 			v := read(t, r, devices[0].UUID, gpu.ECCDBEAggregate, gpu.ThermalViolation, gpu.MemoryTemp)
 			expect(t, v, gpu.ECCDBEAggregate, 3)
@@ -422,13 +422,13 @@ func TestARefusedBatch(t *testing.T) {
 
 func TestUnsupportedIsAskedForAgain(t *testing.T) {
 	f := newFake(t)
-	f.put("power", "gpu 0 unsupported power")
-	f.put("temp", "gpu 0 unsupported mem_temp")
+	f.Put("power", "gpu 0 unsupported power")
+	f.Put("temp", "gpu 0 unsupported mem_temp")
 	r, devices := reader(t, f)
 	want := []gpu.FieldID{gpu.PowerUsage, gpu.MemoryTemp}
 	read(t, r, devices[0].UUID, want...)
-	f.put("power", "gpu 0 power 300")
-	f.put("temp", "gpu 0 mem_temp 60")
+	f.Put("power", "gpu 0 power 300")
+	f.Put("temp", "gpu 0 mem_temp 60")
 	if v := read(t, r, devices[0].UUID, want...); v.Has(gpu.PowerUsage) || v.Has(gpu.MemoryTemp) {
 		t.Error("asked for again at once")
 	}
@@ -458,7 +458,7 @@ func TestLabels(t *testing.T) {
 
 func TestEnergyAddsUp(t *testing.T) {
 	f := newFake(t)
-	f.set(0, "power", 500)
+	f.Set(0, "power", 500)
 	r, devices := reader(t, f)
 	before, _ := read(t, r, devices[0].UUID, gpu.TotalEnergy).Get(gpu.TotalEnergy)
 	until(t, "energy", func() bool {
@@ -475,7 +475,7 @@ func TestCloseDuringAHang(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.put("hang", "gpu 0 hang 60000")
+	f.Put("hang", "gpu 0 hang 60000")
 	hung := make(chan struct{})
 	go func() {
 		defer close(hung)
@@ -488,7 +488,7 @@ func TestCloseDuringAHang(t *testing.T) {
 	})
 	closed := make(chan error, 1)
 	go func() { closed <- r.Close() }()
-	f.put("hang", "")
+	f.Put("hang", "")
 	<-hung
 	if err := <-closed; err != nil {
 		t.Errorf("Close: %v", err)
@@ -504,9 +504,9 @@ func TestCloseDuringAHang(t *testing.T) {
 
 func TestAHungGPUDoesNotHangEnumeration(t *testing.T) {
 	f := newFake(t)
-	f.put("mig", "gpu 0 mig 1g.18gb 2")
+	f.Put("mig", "gpu 0 mig 1g.18gb 2")
 	r, devices := reader(t, f)
-	f.put("hang", "gpu 0 hang 60000")
+	f.Put("hang", "gpu 0 hang 60000")
 	hung := make(chan struct{})
 	go func() {
 		defer close(hung)
@@ -515,7 +515,7 @@ func TestAHungGPUDoesNotHangEnumeration(t *testing.T) {
 	}()
 	d := r.Known()[devices[0].UUID]
 	until(t, "the read to hang", func() bool { return d.Elapsed(time.Now()) > hungAfter })
-	f.put("new", "gpu 2 mig 2g.35gb 1")
+	f.Put("new", "gpu 2 mig 2g.35gb 1")
 	again, err := r.Devices()
 	if err != nil || len(again) != len(devices)+1 {
 		t.Errorf("Devices = %d, %v; want %d with the new instance", len(again), err, len(devices)+1)
@@ -525,19 +525,19 @@ func TestAHungGPUDoesNotHangEnumeration(t *testing.T) {
 			t.Errorf("device %d: %s, before: %s", i, again[i].UUID, want.UUID)
 		}
 	}
-	f.put("hang", "")
+	f.Put("hang", "")
 	<-hung
 }
 
 // What there is once for the board is each instance's, and read once for all.
 func TestInstancesBorrowFromTheirGPU(t *testing.T) {
 	f := newFake(t)
-	f.put("mig", "gpu 0 mig 1g.18gb 2")
+	f.Put("mig", "gpu 0 mig 1g.18gb 2")
 	r, devices := reader(t, f)
 	expect(t, read(t, r, devices[1].UUID, gpu.GPUTemp, gpu.SMClock), gpu.GPUTemp, 28)
 	whole := r.Known()[devices[0].UUID]
 	whole.loan.at = time.Now().Add(time.Hour) // it stays young, however busy the machine
-	f.put("temp", "gpu 0 temp 61")
+	f.Put("temp", "gpu 0 temp 61")
 	expect(t, read(t, r, devices[2].UUID, gpu.GPUTemp), gpu.GPUTemp, 28)
 	whole.loan.at = time.Time{}
 	v := read(t, r, devices[2].UUID, gpu.GPUTemp, gpu.GPUUtil)

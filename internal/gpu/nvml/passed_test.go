@@ -39,8 +39,8 @@ func TestPassed(t *testing.T) {
 	if f.old {
 		t.Skip("the library of 2018 has no field values")
 	}
-	f.put("gpus", "gpus 2")
-	f.put("mig", "gpu 0 mig 1g.18gb 1")
+	f.Put("gpus", "gpus 2")
+	f.Put("mig", "gpu 0 mig 1g.18gb 1")
 	for i, line := range []string{
 		"32 5", "37 6", "38 999", "96 7", "39 8", "160 9", // links, before NVLink 5
 		"201 100 all", "202 9007199254740993 all", "203 300 all", "204 400 all", "201 1 3", "204 0",
@@ -48,11 +48,11 @@ func TestPassed(t *testing.T) {
 		"231 17", "234 1", "173 18", "230 4",
 		"251 1", "252 2", "253 0", "269 1001", "270 1002", "271 1003",
 	} {
-		f.put(fmt.Sprint("field", i), "gpu 0 field "+line)
+		f.Put(fmt.Sprint("field", i), "gpu 0 field "+line)
 	}
-	f.put("power", "gpu 0 viol_power 1000")
-	f.put("boost", "gpu 0 viol_sync_boost 2000")
-	f.put("replay", "gpu 0 nvlink_replay 21")
+	f.Put("power", "gpu 0 viol_power 1000")
+	f.Put("boost", "gpu 0 viol_sync_boost 2000")
+	f.Put("replay", "gpu 0 nvlink_replay 21")
 	r, devices := reader(t, f)
 	ids := []gpu.FieldID{
 		400, 405, 406, 410, 426, 451, 483, 572, 1200, 1201, 1202, 1203, 1204, 1213, 1214, 1215, 1216, 1217, 1218, 1219, 1220,
@@ -76,7 +76,7 @@ func TestPassed(t *testing.T) {
 	if n, _ := v.Passed(1201); n != gpu.Whole(9007199254740993) {
 		t.Errorf("a counter above 2^53 is %+v", n)
 	}
-	f.put("no replay", "gpu 1 unsupported nvlink_replay")
+	f.Put("no replay", "gpu 1 unsupported nvlink_replay")
 	if got := passedOf(t, r, devices[2].UUID, ids); got != "406=0 483=0 1420=0 1421=0" {
 		t.Errorf("a GPU without NVLink 5 gives %s", got)
 	}
@@ -84,11 +84,11 @@ func TestPassed(t *testing.T) {
 	if got := passedOf(t, r, devices[0].UUID, ids); got != "1523=4" {
 		t.Errorf("after a change it gives %s", got)
 	}
-	f.put("lost", "gpu 0 lost")
+	f.Put("lost", "gpu 0 lost")
 	if err := r.Read(devices[0].UUID, gpu.FieldSet{}, &v); err == nil {
 		t.Error("a lost GPU is read")
 	}
-	f.put("lost", "")
+	f.Put("lost", "")
 	r.Pass(nil)
 	if got := passedOf(t, r, devices[0].UUID, ids); got != "" {
 		t.Errorf("without fields to pass it gives %s", got)
@@ -120,11 +120,11 @@ func TestThrottleTimesOfADriver(t *testing.T) {
 		return
 	}
 	for i, line := range []string{"251 11", "252 12", "253 13", "269 1", "270 50", "271 7"} {
-		fake.put(fmt.Sprint("field", i), "gpu 0 field "+line)
+		fake.Put(fmt.Sprint("field", i), "gpu 0 field "+line)
 	}
 	for driver, want := range map[string]string{"570.124.06": "1422=11 1423=12 1424=13", "580.76.05": ""} {
 		t.Run(driver, func(t *testing.T) { // which closes the reader: go-nvml's functions are variables, which the next one sets
-			fake.put("driver-version", "driver-version "+driver)
+			fake.Put("driver-version", "driver-version "+driver)
 			r, devices := reader(t, fake)
 			ids := []gpu.FieldID{1422, 1423, 1424}
 			r.Pass(ids)

@@ -18,9 +18,9 @@ import (
 
 func TestMIGProcesses(t *testing.T) {
 	f := newFake(t)
-	f.put("mig", "gpu 0 mig 1g.18gb 2")
-	f.put("a", "gpu 0 instance 0 process 10 100 50")
-	f.put("b", "gpu 0 instance 1 process 20 200 0 mps")
+	f.Put("mig", "gpu 0 mig 1g.18gb 2")
+	f.Put("a", "gpu 0 instance 0 process 10 100 50")
+	f.Put("b", "gpu 0 instance 1 process 20 200 0 mps")
 	r, devices := reader(t, f)
 	want := [][]gpu.Process{
 		nil, // the GPU itself has none of its own
@@ -38,9 +38,9 @@ func TestMIGProcesses(t *testing.T) {
 // What cannot be listed is an error, not an empty list.
 func TestProcessesThatAreNotTold(t *testing.T) {
 	f := newFake(t)
-	f.put("p", "gpu * process 10 100 50")
-	f.put("fail", "gpu 0 fail GetRunningProcesses NO_PERMISSION")
-	f.put("fail2", "gpu 1 fail GetProcessUtilization NO_PERMISSION")
+	f.Put("p", "gpu * process 10 100 50")
+	f.Put("fail", "gpu 0 fail GetRunningProcesses NO_PERMISSION")
+	f.Put("fail2", "gpu 1 fail GetProcessUtilization NO_PERMISSION")
 	r, devices := reader(t, f)
 	for range 2 {
 		if got, err := r.Processes(devices[0].UUID); err == nil || !strings.Contains(err.Error(), "permission") {
@@ -64,8 +64,8 @@ func TestDriversThatWriteTooMuch(t *testing.T) {
 		}
 	}
 	f := newFake(t)
-	f.put("driver", "driver-version 535.86.05")
-	f.put("p", "gpu * process 10 100 50")
+	f.Put("driver", "driver-version 535.86.05")
+	f.Put("p", "gpu * process 10 100 50")
 	r, devices := reader(t, f)
 	if got, err := r.Processes(devices[0].UUID); err == nil || got.List != nil {
 		t.Errorf("%+v, %v; want an error", got, err)
@@ -104,7 +104,7 @@ func TestTakingSamples(t *testing.T) {
 // The samples of before the first question say nothing of now.
 func TestOldSamples(t *testing.T) {
 	f := newFake(t)
-	f.put("p", "gpu 0 process 10 100 50")
+	f.Put("p", "gpu 0 process 10 100 50")
 	r, devices := reader(t, f)
 	if got, err := r.Processes(devices[0].UUID); err != nil || got.Times || len(got.List) != 1 {
 		t.Errorf("the first list: %+v, %v; want no utilisation", got, err)

@@ -15,8 +15,8 @@ import (
 
 func TestTopology(t *testing.T) {
 	f := newFake(t)
-	f.put("links", "gpu 1 nvlinks 12")
-	f.put("none", "gpu 2 unsupported nvlinks")
+	f.Put("links", "gpu 1 nvlinks 12")
+	f.Put("none", "gpu 2 unsupported nvlinks")
 	r, d := reader(t, f)
 	got, err := r.Topology()
 	want := gpu.Topology{
