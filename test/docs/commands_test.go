@@ -22,7 +22,7 @@ const deadline = 2 * time.Minute
 
 // Every block "sh test" runs, and prints what the block "text output" behind it says.
 func TestCommands(t *testing.T) {
-	bin := build(t)
+	bin := programs(t)
 	ran := 0
 	for _, p := range pages(t) {
 		for i, b := range p.blocks {
@@ -45,18 +45,17 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// build makes the programs that run without a cluster, and returns their
-// directory. It stays, so that only the first run after a change has to link.
-func build(t *testing.T) string {
+// programs is the directory of the programs, which make builds.
+func programs(t *testing.T) string {
 	t.Helper()
-	bin, err := filepath.Abs(filepath.Join(root, "bin", "docs"))
+	bin, err := filepath.Abs(filepath.Join(root, "bin"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", bin+string(filepath.Separator), "./cmd/gpupilot", "./cmd/gpupilot-agent")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	for _, name := range []string{"gpupilot", "gpupilot-agent"} {
+		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
+			t.Skipf("make builds it: %v", err)
+		}
 	}
 	return bin
 }

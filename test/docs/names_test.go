@@ -107,7 +107,7 @@ func allFlags(t *testing.T) map[string]bool {
 	if !all["interval"] || !all["collect-interval"] {
 		t.Error("the tables of flags are not found")
 	}
-	addHelp(t, filepath.Join(build(t), "gpupilot"), nil, all)
+	addHelp(t, filepath.Join(programs(t), "gpupilot"), nil, all)
 	return all
 }
 
