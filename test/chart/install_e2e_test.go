@@ -32,7 +32,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
-	"github.com/gpupilot/gpupilot/test/inventory"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -43,7 +42,7 @@ const wait = stack.Patience
 
 // TestInstall installs, upgrades and uninstalls the chart in a real control plane, with a real controller as a process.
 func TestInstall(t *testing.T) {
-	var before inventory.Objects
+	var before inventory
 	var h *helm
 	s := startStack(t, func(ctx context.Context, s *stack.Stack) error {
 		port, err := s.ServicePort()
@@ -54,10 +53,10 @@ func TestInstall(t *testing.T) {
 			return err
 		}
 		err = stack.Await(ctx, wait, func() error {
-			if before, err = inventory.List(ctx, s.REST); err != nil {
+			if before, err = takeInventory(ctx, s.REST); err != nil {
 				return err
 			}
-			return before.Settled()
+			return before.settled()
 		})
 		if err != nil {
 			return err
@@ -313,7 +312,7 @@ func testTick(t *testing.T, s *stack.Stack, h *helm) {
 }
 
 // Nothing is left after the uninstallation and the deletion of the CRDs and of the namespace.
-func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory.Objects) {
+func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory) {
 	ctx := t.Context()
 	if err := h.uninstall(); err != nil {
 		t.Fatal(err)
@@ -324,7 +323,7 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory.Objec
 	}
 	// The controller still runs, as its pods do in their grace period. It must not create anything again.
 	eventually(t, func() error {
-		return inventory.Left(ctx, s.REST, before, slices.Concat(ofTheCluster, crds, ofCRDs, ofOthers)...)
+		return leftSince(ctx, s.REST, before, slices.Concat(ofTheCluster, crds, ofCRDs, ofOthers)...)
 	})
 	s.StopController()
 	for _, identity := range crds {
@@ -337,7 +336,7 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory.Objec
 	if err := s.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error { return inventory.Left(ctx, s.REST, before, ofOthers...) })
+	eventually(t, func() error { return leftSince(ctx, s.REST, before, ofOthers...) })
 }
 
 // crdNames are the CRDs of the chart, which docs/uninstall.md deletes.

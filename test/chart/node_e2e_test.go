@@ -27,7 +27,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/e2e/realnode"
-	"github.com/gpupilot/gpupilot/test/inventory"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -111,7 +110,7 @@ type site struct {
 	began  time.Time
 	node   *realnode.Node
 	helm   *helm
-	before inventory.Objects // before the installation
+	before inventory // before the installation
 	*stack.Stack
 }
 

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/test/e2e/realnode"
-	"github.com/gpupilot/gpupilot/test/inventory"
 )
 
 // nodeLease is the kubelet's, some seconds after its start.
@@ -112,10 +111,10 @@ func TestInstallOnNode(t *testing.T) {
 	}
 	s := newSite(t)
 	s.eventually("the cluster has settled", func() (err error) {
-		if s.before, err = inventory.List(s.ctx, s.REST); err != nil {
+		if s.before, err = takeInventory(s.ctx, s.REST); err != nil {
 			return err
 		}
-		return s.before.Settled()
+		return s.before.settled()
 	})
 	labels := s.nodeLabels()
 	s.pages()
@@ -224,7 +223,7 @@ func (s *site) uninstall() {
 	for _, name := range []string{namespace, "demo"} {
 		must(s.t, s.Client.Delete(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
-	s.eventually("nothing is left", func() error { return inventory.Left(s.ctx, s.REST, s.before, nodeLease) })
+	s.eventually("nothing is left", func() error { return leftSince(s.ctx, s.REST, s.before, nodeLease) })
 }
 
 func (s *site) nodeLabels() map[string]string {

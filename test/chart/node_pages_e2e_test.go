@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/test/e2e/realnode"
-	"github.com/gpupilot/gpupilot/test/inventory"
 )
 
 // buildCommands builds the real helm and kubectl from their modules, and puts them first on the PATH.
@@ -92,7 +91,7 @@ func (s *site) pages() {
 	s.quickstart(began)
 	s.run(commands(s.t, "docs/uninstall.md", "# Uninstall"))
 	s.eventually("docs/uninstall.md: nothing is left", func() error {
-		return inventory.Left(s.ctx, s.REST, s.before, nodeLease)
+		return leftSince(s.ctx, s.REST, s.before, nodeLease)
 	})
 }
 

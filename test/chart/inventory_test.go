@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory lists every object of a cluster, of all kinds, and compares two lists: what an installation
-// created, and what an uninstallation left behind.
-package inventory
+package chart
 
 import (
 	"context"
@@ -10,7 +8,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,16 +20,17 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Objects are the objects of a cluster at one time: their UIDs by identity, such as "apps/Deployment team/chat".
-type Objects map[string]types.UID
+// inventory is every object of a cluster at one time, of all kinds: the UIDs by identity, such as "apps/Deployment team/chat".
+// Two of them tell what an installation created, and what an uninstallation left behind.
+type inventory map[string]types.UID
 
 // pageSize bounds one answer of the API server.
 const pageSize = 500
 
-// List lists the objects of every kind that the API server can list, in the preferred version of its group. Events are
+// takeInventory lists the objects of every kind that the API server can list, in the preferred version of its group. Events are
 // left out: they expire by themselves. An API group that does not answer is an error, because an APIService without its
 // Service is something that was left behind.
-func List(ctx context.Context, cfg *rest.Config) (Objects, error) {
+func takeInventory(ctx context.Context, cfg *rest.Config) (inventory, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.WarningHandler = rest.NoWarnings{} // of deprecated kinds
 	discover, err := discovery.NewDiscoveryClientForConfig(cfg)
@@ -44,7 +45,7 @@ func List(ctx context.Context, cfg *rest.Config) (Objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("discover the kinds: %w", err)
 	}
-	all := Objects{}
+	all := inventory{}
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
@@ -62,7 +63,7 @@ func List(ctx context.Context, cfg *rest.Config) (Objects, error) {
 	return all, nil
 }
 
-func (o Objects) add(ctx context.Context, client metadata.Getter, kind string) error {
+func (o inventory) add(ctx context.Context, client metadata.Getter, kind string) error {
 	opts := metav1.ListOptions{Limit: pageSize}
 	for {
 		page, err := client.List(ctx, opts)
@@ -81,9 +82,9 @@ func (o Objects) add(ctx context.Context, client metadata.Getter, kind string) e
 	}
 }
 
-// Settled reports, by an error, that the control plane has not made yet what it makes in each namespace: a cluster that
+// settled reports, by an error, that the control plane has not made yet what it makes in each namespace: a cluster that
 // has just started creates objects of its own for a while.
-func (o Objects) Settled() error {
+func (o inventory) settled() error {
 	for identity := range o {
 		namespace, ok := strings.CutPrefix(identity, "Namespace ")
 		if !ok {
@@ -98,8 +99,8 @@ func (o Objects) Settled() error {
 	return nil
 }
 
-// Since returns the identities of objects that were created after before was listed, sorted.
-func (o Objects) Since(before Objects) []string {
+// since returns the identities of objects that were created after before was listed, sorted.
+func (o inventory) since(before inventory) []string {
 	var out []string
 	for identity, uid := range o {
 		if before[identity] != uid {
@@ -110,21 +111,40 @@ func (o Objects) Since(before Objects) []string {
 	return out
 }
 
-// ErrLeft means that objects are left.
-var ErrLeft = errors.New("objects are left")
+// errLeft means that objects are left.
+var errLeft = errors.New("objects are left")
 
-// Left returns ErrLeft with the objects that were created after before was listed and match none of the prefixes in
+// leftSince returns errLeft with the objects that were created after before was listed and match none of the prefixes in
 // expected.
-func Left(ctx context.Context, cfg *rest.Config, before Objects, expected ...string) error {
-	now, err := List(ctx, cfg)
+func leftSince(ctx context.Context, cfg *rest.Config, before inventory, expected ...string) error {
+	now, err := takeInventory(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	left := slices.DeleteFunc(now.Since(before), func(identity string) bool {
+	left := slices.DeleteFunc(now.since(before), func(identity string) bool {
 		return slices.ContainsFunc(expected, func(prefix string) bool { return strings.HasPrefix(identity, prefix) })
 	})
 	if len(left) > 0 {
-		return fmt.Errorf("%w: %s", ErrLeft, strings.Join(left, ", "))
+		return fmt.Errorf("%w: %s", errLeft, strings.Join(left, ", "))
 	}
 	return nil
+}
+
+func TestSince(t *testing.T) {
+	before := inventory{"Namespace a": "1", "Pod a/old": "2", "Pod a/replaced": "3"}
+	now := inventory{"Namespace a": "1", "Pod a/replaced": "4", "apps/Deployment a/new": "5"}
+	if diff := cmp.Diff([]string{"Pod a/replaced", "apps/Deployment a/new"}, now.since(before)); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+func TestSettled(t *testing.T) {
+	o := inventory{"Namespace a": "1", "ServiceAccount a/default": "2"}
+	if err := o.settled(); err == nil {
+		t.Error("settled without the ConfigMap of the authorities")
+	}
+	o["ConfigMap a/kube-root-ca.crt"] = "3"
+	if err := o.settled(); err != nil {
+		t.Error(err)
+	}
 }
