@@ -24,7 +24,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/test/agentrig"
-	"github.com/gpupilot/gpupilot/test/promfleet"
 )
 
 // The load of an adapter's file: each metric is read for all pods once per sync period of
@@ -59,7 +58,7 @@ func benchAdapter(ctx context.Context, _ config, out io.Writer) ([]Row, error) {
 
 // serveAdapter is the process of benchAdapter. It writes its rows as JSON.
 func serveAdapter(ctx context.Context, out io.Writer) error {
-	f, err := promfleet.New(adapterNodes, 1)
+	f, err := newPromFleet(adapterNodes, 1)
 	if err != nil {
 		return err
 	}
@@ -68,7 +67,7 @@ func serveAdapter(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	s.Discover(ctx)
-	o := &adapter.Objects{Resource: schema.GroupResource{Resource: "pods"}, Namespace: "team-00", Names: f.Pods, Selector: k8slabels.Everything()}
+	o := &adapter.Objects{Resource: schema.GroupResource{Resource: "pods"}, Namespace: "team-00", Names: f.names, Selector: k8slabels.Everything()}
 	before, err := agentrig.CPU(os.Getpid())
 	if err != nil {
 		return err
@@ -82,9 +81,9 @@ func serveAdapter(ctx context.Context, out io.Writer) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		values, err := s.Values(ctx, fmt.Sprintf("busy_%d", i%adapterRules), o, f.Now)
-		if err == nil && len(values) != len(f.Pods) {
-			err = fmt.Errorf("%d values for %d pods", len(values), len(f.Pods))
+		values, err := s.Values(ctx, fmt.Sprintf("busy_%d", i%adapterRules), o, f.now)
+		if err == nil && len(values) != len(f.names) {
+			err = fmt.Errorf("%d values for %d pods", len(values), len(f.names))
 		}
 		if err != nil {
 			return err
@@ -96,7 +95,7 @@ func serveAdapter(ctx context.Context, out io.Writer) error {
 	if err := errors.Join(err, rssErr); err != nil {
 		return err
 	}
-	name := fmt.Sprintf("adapter file, %d rules over %d pods, each read every %v: ", adapterRules, len(f.Pods), adapterPeriod)
+	name := fmt.Sprintf("adapter file, %d rules over %d pods, each read every %v: ", adapterRules, len(f.names), adapterPeriod)
 	return json.NewEncoder(out).Encode([]Row{
 		calibrated(name+"CPU", (after-before).Seconds()/took.Seconds(), "cores", barAdapterCPU),
 		atMost(name+"RSS", float64(rss)/1e6, "MB", barAdapterRSS),
@@ -115,12 +114,12 @@ func adapterFile() string {
 }
 
 // adapterBackend are the functions that read the fleet's windows.
-func adapterBackend(f *promfleet.Fleet) adapter.Backend {
-	e := f.Engine()
+func adapterBackend(f *promFleet) adapter.Backend {
+	e := f.engine()
 	q := engine.Query{Payer: "adapter rules", Reserved: true}
 	return adapter.Backend{
 		Series: func(ctx context.Context, _ []*labels.Matcher, yield func(labels.Labels) bool) error {
-			all, _, err := e.Series(ctx, q, engine.Selection{Match: []string{`DCGM_FI_DEV_GPU_UTIL{pod!=""}`}, From: f.Now.Add(-time.Minute), To: f.Now})
+			all, _, err := e.Series(ctx, q, engine.Selection{Match: []string{`DCGM_FI_DEV_GPU_UTIL{pod!=""}`}, From: f.now.Add(-time.Minute), To: f.now})
 			for _, set := range all {
 				if !yield(set) {
 					break
@@ -131,7 +130,7 @@ func adapterBackend(f *promfleet.Fleet) adapter.Backend {
 		Query: func(ctx context.Context, text string, _ time.Time) ([]adapter.Sample, error) {
 			q := q
 			q.PromQL = text
-			v, _, err := e.Instant(ctx, q, f.Now)
+			v, _, err := e.Instant(ctx, q, f.now)
 			if err != nil {
 				return nil, err
 			}

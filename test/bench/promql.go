@@ -14,12 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/test/agentrig"
-	"github.com/gpupilot/gpupilot/test/promfleet"
 )
-
-// promBars are the bars of promfleet.Queries for the median CPU time over the largest
-// fleet, in ms on the reference machine.
-var promBars = []float64{120, 50, 5}
 
 // promRuns is how many times each query runs.
 const promRuns = 15
@@ -30,20 +25,20 @@ func benchPromQL(ctx context.Context, _ config, out io.Writer) ([]Row, error) {
 	var rows []Row
 	fleets := []int{100, 1000, 10000}
 	for i, nodes := range fleets {
-		fmt.Fprintf(out, "promql: %d series\n", nodes*promfleet.GPUs)
-		f, err := promfleet.New(nodes, 50)
+		fmt.Fprintf(out, "promql: %d series\n", nodes*gpus)
+		f, err := newPromFleet(nodes, 50)
 		if err != nil {
 			return nil, err
 		}
-		engine := f.Engine()
-		for at, q := range promfleet.Queries() {
-			p50, err := timeQuery(ctx, f, engine, q.PromQL)
+		engine := f.engine()
+		for _, q := range promQueries() {
+			p50, err := timeQuery(ctx, f, engine, q.promQL)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", q.PromQL, err)
+				return nil, fmt.Errorf("%s: %w", q.promQL, err)
 			}
-			name := fmt.Sprintf("PromQL over %d series, %s, CPU", nodes*promfleet.GPUs, q.Name)
+			name := fmt.Sprintf("PromQL over %d series, %s, CPU", nodes*gpus, q.name)
 			if i == len(fleets)-1 {
-				rows = append(rows, calibrated(name, p50, "ms", promBars[at]))
+				rows = append(rows, calibrated(name, p50, "ms", q.bar))
 			} else {
 				rows = append(rows, figure(name, p50, "ms"))
 			}
@@ -54,14 +49,14 @@ func benchPromQL(ctx context.Context, _ config, out io.Writer) ([]Row, error) {
 
 // timeQuery returns the median CPU time of a query, in ms, with the garbage collections
 // that it causes. The first runs, which make indexes, do not count.
-func timeQuery(ctx context.Context, f *promfleet.Fleet, e *engine.Engine, query string) (float64, error) {
+func timeQuery(ctx context.Context, f *promFleet, e *engine.Engine, query string) (float64, error) {
 	var times []float64
 	for run := range promRuns + 2 {
 		before, err := agentrig.CPU(os.Getpid())
 		if err != nil {
 			return 0, err
 		}
-		if _, _, err := e.Instant(ctx, engine.Query{PromQL: query, Payer: "bench"}, f.Now); err != nil {
+		if _, _, err := e.Instant(ctx, engine.Query{PromQL: query, Payer: "bench"}, f.now); err != nil {
 			return 0, err
 		}
 		after, err := agentrig.CPU(os.Getpid())

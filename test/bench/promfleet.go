@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package promfleet makes the windows of a fleet of GPUs in memory, for benchmarks of
-// PromQL.
-package promfleet
+//go:build linux
+
+package main
 
 import (
 	"fmt"
@@ -21,54 +21,55 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// Query is a query with a name for tables.
-type Query struct{ Name, PromQL string }
+// promQuery is a query with a name for tables. bar is that of its median CPU time over the largest fleet, in ms on the
+// reference machine.
+type promQuery struct {
+	name, promQL string
+	bar          float64
+}
 
-// Queries returns the queries that documented figures are of: over all series, with many
+// promQueries returns the queries that documented figures are of: over all series, with many
 // and with few groups, and the join of a walkthrough.
-func Queries() []Query {
-	return []Query{
-		{"avg by(namespace,pod)", `avg by(namespace,pod)(DCGM_FI_DEV_GPU_UTIL)`},
-		{"avg by(namespace)", `avg by(namespace)(DCGM_FI_DEV_GPU_UTIL)`},
-		{"join with kube_pod_labels", `avg(max by(node,pod,namespace)(dcgm_gpu_utilization) * on(pod) group_left(label_app) max by(pod,label_app)(kube_pod_labels{label_app="chat"}))`},
+func promQueries() []promQuery {
+	return []promQuery{
+		{"avg by(namespace,pod)", `avg by(namespace,pod)(DCGM_FI_DEV_GPU_UTIL)`, 120},
+		{"avg by(namespace)", `avg by(namespace)(DCGM_FI_DEV_GPU_UTIL)`, 50},
+		{"join with kube_pod_labels", `avg(max by(node,pod,namespace)(dcgm_gpu_utilization) * on(pod) group_left(label_app) max by(pod,label_app)(kube_pod_labels{label_app="chat"}))`, 5},
 	}
 }
 
-// GPUs is the number of GPUs of a node. Each has a pod of its own.
-const GPUs = 8
+// promSamples is the number of samples of a series, one per second.
+const promSamples = 10
 
-// samples is the number of samples of a series, one per second.
-const samples = 10
-
-// Fleet is the windows of a fleet.
-type Fleet struct {
-	Store *windows.Store
-	Now   time.Time // of the newest samples
-	Pods  []string  // their names
+// promFleet is the windows of a fleet in memory. Each GPU has a pod of its own.
+type promFleet struct {
+	store *windows.Store
+	now   time.Time // of the newest samples
+	names []string  // of the pods
 	pods  map[string]*corev1.Pod
 }
 
-// New makes the windows of so many nodes, whose pods are in so many namespaces. Its error
+// newPromFleet makes the windows of so many nodes, whose pods are in so many namespaces. Its error
 // is a limit of the windows.
-func New(nodes, namespaces int) (*Fleet, error) {
+func newPromFleet(nodes, namespaces int) (*promFleet, error) {
 	store := series.New(series.Config{MaxBytes: 4 << 30})
-	f := &Fleet{pods: map[string]*corev1.Pod{}, Now: time.Now()}
+	f := &promFleet{pods: map[string]*corev1.Pod{}, now: time.Now()}
 	for n := range nodes {
 		if err := f.addNode(store, n, namespaces); err != nil {
 			return nil, err
 		}
 	}
-	f.Store = windows.New(windows.Config{}, windows.Deps{Windows: store, Pods: f})
+	f.store = windows.New(windows.Config{}, windows.Deps{Windows: store, Pods: f})
 	return f, nil
 }
 
-func (f *Fleet) addNode(store *series.Store, n, namespaces int) error {
+func (f *promFleet) addNode(store *series.Store, n, namespaces int) error {
 	node := fmt.Sprintf("node-%05d", n)
 	instance := fmt.Sprintf("10.%d.%d.%d:9400", n>>16, n>>8&255, n&255)
 	target := store.Target("agent/"+node, series.TargetLabels{Node: node, Instance: instance, Job: "agent"})
 	var exposed []series.Exposed
 	var b series.Batch
-	for g := range GPUs {
+	for g := range gpus {
 		pod := f.addPod(fmt.Sprintf("team-%02d", (n+g)%namespaces), fmt.Sprintf("worker-%05d-%d", n, g), node, n%100 == 0 && g == 0)
 		uuid := fmt.Sprintf("GPU-%08x-d4bd-c2f7-dfaf-%012x", n, g)
 		ref, ok := target.Ref(series.Key{Device: uuid, Field: gpu.GPUUtil})
@@ -79,10 +80,10 @@ func (f *Fleet) addNode(store *series.Store, n, namespaces int) error {
 			"__name__", "DCGM_FI_DEV_GPU_UTIL", "gpu", fmt.Sprint(g), "UUID", uuid, "pci_bus_id", fmt.Sprintf("00000000:%02X:00.0", g),
 			"device", fmt.Sprintf("nvidia%d", g), "modelName", "NVIDIA H200", "Hostname", node, "DCGM_FI_DRIVER_VERSION", "580.105.08",
 			"container", "main", "namespace", pod.Namespace, "pod", pod.Name, "node", node, "instance", instance, "job", "agent")})
-		b.Add(ref, float64((n*GPUs+g)%101))
+		b.Add(ref, float64((n*gpus+g)%101))
 	}
-	for s := range samples {
-		at := f.Now.Add(time.Duration(s-samples+1) * time.Second)
+	for s := range promSamples {
+		at := f.now.Add(time.Duration(s-promSamples+1) * time.Second)
 		if s == 0 && !target.Expose(at, exposed) {
 			return fmt.Errorf("node %s: no room for labels", node)
 		}
@@ -93,31 +94,31 @@ func (f *Fleet) addNode(store *series.Store, n, namespaces int) error {
 	return nil
 }
 
-func (f *Fleet) addPod(namespace, name, node string, chat bool) *corev1.Pod {
+func (f *promFleet) addPod(namespace, name, node string, chat bool) *corev1.Pod {
 	app := "other"
 	if chat {
 		app = "chat"
 	}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": app}, CreationTimestamp: metav1.NewTime(f.Now.Add(-time.Hour))},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": app}, CreationTimestamp: metav1.NewTime(f.now.Add(-time.Hour))},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
 			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
 		}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	f.pods[namespace+"/"+name] = pod
-	f.Pods = append(f.Pods, name)
+	f.names = append(f.names, name)
 	return pod
 }
 
 // Get implements windows.Pods.
-func (f *Fleet) Get(namespace, name string) (*corev1.Pod, bool) {
+func (f *promFleet) Get(namespace, name string) (*corev1.Pod, bool) {
 	p, ok := f.pods[namespace+"/"+name]
 	return p, ok
 }
 
 // Select implements windows.Pods.
-func (f *Fleet) Select(string, k8slabels.Selector) []*corev1.Pod {
+func (f *promFleet) Select(string, k8slabels.Selector) []*corev1.Pod {
 	out := make([]*corev1.Pod, 0, len(f.pods))
 	for _, p := range f.pods {
 		out = append(out, p)
@@ -125,8 +126,8 @@ func (f *Fleet) Select(string, k8slabels.Selector) []*corev1.Pod {
 	return out
 }
 
-// Engine makes the engine over the fleet as the controller does.
-func (f *Fleet) Engine() *engine.Engine {
+// engine makes the engine over the fleet as the controller does.
+func (f *promFleet) engine() *engine.Engine {
 	results := rules.NewStore(10*time.Minute, 64<<20)
-	return engine.New(engine.Config{Lookback: windows.DefaultLookback, MaxSeries: 1e6, Narrow: f.Store.Narrow}, engine.Join(f.Store, results))
+	return engine.New(engine.Config{Lookback: windows.DefaultLookback, MaxSeries: 1e6, Narrow: f.store.Narrow}, engine.Join(f.store, results))
 }

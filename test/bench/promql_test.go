@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package promfleet
+//go:build linux
+
+package main
 
 import (
 	"context"
@@ -14,16 +16,16 @@ import (
 // BenchmarkPromQL evaluates instant queries as the controller does.
 func BenchmarkPromQL(b *testing.B) {
 	for _, nodes := range []int{100, 1000, 10000} {
-		f, err := New(nodes, 50)
+		f, err := newPromFleet(nodes, 50)
 		if err != nil {
 			b.Fatal(err)
 		}
-		queries := f.Engine()
-		for _, q := range Queries() {
-			b.Run(fmt.Sprintf("%s/%d", q.Name, nodes*GPUs), func(b *testing.B) {
+		queries := f.engine()
+		for _, q := range promQueries() {
+			b.Run(fmt.Sprintf("%s/%d", q.name, nodes*gpus), func(b *testing.B) {
 				b.ReportAllocs()
 				run := func() {
-					if _, _, err := queries.Instant(context.Background(), engine.Query{PromQL: q.PromQL, Payer: "bench"}, f.Now); err != nil {
+					if _, _, err := queries.Instant(context.Background(), engine.Query{PromQL: q.promQL, Payer: "bench"}, f.now); err != nil {
 						b.Fatal(err)
 					}
 				}
