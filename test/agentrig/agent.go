@@ -9,24 +9,24 @@ package agentrig
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/logtest"
+	"github.com/gpupilot/gpupilot/test/child"
 )
 
-// startTimeout bounds the time until an agent serves.
-const startTimeout = 30 * time.Second
+// startTimeout bounds the time until an agent serves, and until it has ended. Only a failure takes that long, however busy
+// the machine is.
+const startTimeout = 3 * time.Minute
 
 // Config holds the settings of an agent.
 type Config struct {
@@ -43,15 +43,13 @@ type Config struct {
 type Agent struct {
 	URL string // http://host:port
 
-	process *os.Process
+	process *child.Process
 	log     logtest.Buffer
-	done    chan struct{} // closed when it has ended and was waited for
-	err     error         // how it ended; read it after done
 }
 
 // Start starts an agent and returns when it serves.
 func Start(ctx context.Context, cfg Config) (*Agent, error) {
-	a := &Agent{done: make(chan struct{})}
+	a := &Agent{}
 	if err := a.start(cfg); err != nil {
 		return nil, err
 	}
@@ -66,8 +64,8 @@ func Start(ctx context.Context, cfg Config) (*Agent, error) {
 		}
 		select {
 		case <-tick.C:
-		case <-a.done:
-			return nil, fmt.Errorf("the agent ended (%w); it said:\n%s", a.err, a.Log())
+		case <-a.process.Done:
+			return nil, fmt.Errorf("the agent ended (%w); it said:\n%s", a.process.Err, a.Log())
 		case <-ctx.Done():
 			_ = a.Stop()
 			return nil, fmt.Errorf("the agent does not serve: %w; it said:\n%s", ctx.Err(), a.Log())
@@ -91,22 +89,8 @@ func (a *Agent) start(cfg Config) error {
 	argv = append(argv, cfg.Args...)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = env, cfg.Files, &a.log, &a.log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		// The kernel kills the child when the thread that started it ends, so
-		// the goroutine keeps its thread for as long as the child lives.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		a.process = cmd.Process
-		started <- err
-		if err == nil {
-			a.err = cmd.Wait()
-			close(a.done)
-		}
-	}()
-	if err := <-started; err != nil {
+	var err error
+	if a.process, err = child.Start(cmd); err != nil {
 		return fmt.Errorf("start the agent: %w", err)
 	}
 	return nil
@@ -115,15 +99,10 @@ func (a *Agent) start(cfg Config) error {
 // Stop terminates the agent and waits for its end. It fails if the agent did not
 // end well, or had to be killed.
 func (a *Agent) Stop() error {
-	_ = a.process.Signal(syscall.SIGTERM) // it may have ended
-	select {
-	case <-a.done:
-		return a.err
-	case <-time.After(10 * time.Second):
-		_ = a.process.Kill()
-		<-a.done
-		return errors.New("the agent did not end within 10 s of SIGTERM")
+	if a.process.End(syscall.SIGTERM, startTimeout) {
+		return fmt.Errorf("the agent did not end within %v of SIGTERM", startTimeout)
 	}
+	return a.process.Err
 }
 
 // Signal sends the agent a signal.
@@ -166,8 +145,8 @@ func (a *Agent) Await(ctx context.Context, timeout time.Duration, shows func(pag
 		}
 		select {
 		case <-tick.C:
-		case <-a.done:
-			return fmt.Errorf("the agent ended (%w); it said:\n%s", a.err, a.Log())
+		case <-a.process.Done:
+			return fmt.Errorf("the agent ended (%w); it said:\n%s", a.process.Err, a.Log())
 		case <-ctx.Done():
 			return fmt.Errorf("/metrics does not show it after %v (last error: %w); the agent said:\n%s", timeout, err, a.Log())
 		}

@@ -213,7 +213,7 @@ func (c *Cluster) start(name string, args []string) (*process, error) {
 		return nil, errStopped
 	}
 	if p := c.procs[name]; p != nil && !p.exited() {
-		return nil, fmt.Errorf("%s is already running (pid %d)", name, p.pid)
+		return nil, fmt.Errorf("%s is already running (pid %d)", name, p.Pid)
 	}
 	args = append(append([]string{name}, args...), c.cfg.ExtraArgs[name]...)
 	p, err := startProcess(name, c.cfg.Binary, args, c.dir, c.fail)
@@ -221,7 +221,7 @@ func (c *Cluster) start(name string, args []string) (*process, error) {
 		return nil, err
 	}
 	c.procs[name] = p
-	c.log.Debug("started", "component", name, "pid", p.pid)
+	c.log.Debug("started", "component", name, "pid", p.Pid)
 	return p, nil
 }
 
@@ -342,7 +342,7 @@ func (c *Cluster) PIDs() map[string]int {
 	pids := make(map[string]int, len(c.procs))
 	for _, name := range slices.Sorted(maps.Keys(c.procs)) {
 		if p := c.procs[name]; !p.exited() {
-			pids[name] = p.pid
+			pids[name] = p.Pid
 		}
 	}
 	return pids

@@ -12,10 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpupilot/gpupilot/test/child"
 )
 
 // errPortTaken means that another process took the chosen port before the component listened on it.
@@ -31,50 +32,32 @@ const pollEvery = 50 * time.Millisecond
 
 // process is the process of one component.
 type process struct {
+	*child.Process
 	name     string
 	logPath  string
-	pid      int
-	kill     func() error
 	stopping atomic.Bool
-	done     chan struct{} // closed when the process has ended and been waited for
+	done     chan struct{} // closed when the process has ended and err is known
 	err      error         // why it ended; read it after done
 }
 
 // startProcess starts binary with args (args[0] is the component) in dir, and appends its output to NAME.log there.
 // onExit is called if the process ends unexpectedly.
 func startProcess(name, binary string, args []string, dir string, onExit func(error)) (*process, error) {
-	logPath := filepath.Join(dir, name+".log")
-	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
+	p := &process{name: name, logPath: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	cmd := exec.Command(binary, args...)
-	cmd.Dir = dir
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = environment(os.Environ())
-	cmd.SysProcAttr = childAttributes()
-	p := &process{name: name, logPath: logPath, done: make(chan struct{})}
-	started := make(chan error)
+	cmd.Dir, cmd.Env = dir, environment(os.Environ())
+	var err error
+	if p.Process, err = child.StartLogged(cmd, p.logPath); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
 	go func() {
-		// The kernel kills the child when the thread that started it ends. This goroutine therefore keeps its thread until the child ends.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer log.Close()
-		if err := cmd.Start(); err != nil {
-			started <- err
-			return
-		}
-		p.pid, p.kill = cmd.Process.Pid, cmd.Process.Kill
-		started <- nil
-		p.err = p.ended(cmd.Wait())
+		<-p.Done
+		p.err = p.ended(p.Err)
 		close(p.done)
 		if !p.stopping.Load() {
 			onExit(p.err)
 		}
 	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
 	return p, nil
 }
 
@@ -105,7 +88,7 @@ func (p *process) exited() bool {
 func (p *process) stop() {
 	p.stopping.Store(true)
 	// An error means that it has already ended.
-	_ = p.kill()
+	_ = p.Kill()
 	<-p.done
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/test/child"
 )
 
 // exit is how a container's process ended.
@@ -28,16 +30,14 @@ func (e exit) reason() string {
 }
 
 // setExit keeps how a process ended. It must have ended.
-func (p *podRun) setExit(proc *process) {
-	select {
-	case <-proc.done:
-	default:
+func (p *podRun) setExit(proc *child.Process) {
+	if proc.Running() {
 		return
 	}
 	message, _ := os.ReadFile(p.terminationLog()) // most processes write none
 	p.nodes.mu.Lock()
 	defer p.nodes.mu.Unlock()
-	p.exit = exit{proc.exitCode(), string(message)}
+	p.exit = exit{int32(proc.State.ExitCode()), string(message)}
 }
 
 func (p *podRun) terminationLog() string {

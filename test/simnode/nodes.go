@@ -260,7 +260,7 @@ func (n *Nodes) signal(namespace, name string, s syscall.Signal) error {
 	defer n.mu.Unlock()
 	for _, p := range n.pods {
 		if p.pod.Namespace == namespace && p.pod.Name == name && p.process != nil {
-			return p.process.os.Signal(s)
+			return p.process.Signal(s)
 		}
 	}
 	return fmt.Errorf("%v for %s/%s: %w", s, namespace, name, os.ErrProcessDone)

@@ -3,19 +3,25 @@
 package simnode
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/test/child"
 )
 
 // phase is the phase of a pod's lifecycle.
@@ -54,7 +60,7 @@ type podRun struct {
 	grace    time.Duration // of the deletion
 	phase    phase
 	started  time.Time
-	process  *process // of an ExecAnnotation; nil: none runs
+	process  *child.Process // of an ExecAnnotation; nil: none runs
 	restarts int32
 	exit     exit    // of the last process
 	served   float64 // requests completed, of a workload
@@ -177,9 +183,11 @@ func (p *podRun) runOnce(life context.Context, argv []string) error {
 	if err := p.mountConfigMaps(following); err != nil {
 		return err
 	}
-	proc, err := startProcess(argv, p.environment(), logPath)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = p.environment()
+	proc, err := child.StartLogged(cmd, logPath)
 	if err != nil {
-		return err
+		return fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	p.setProcess(proc)
 	defer func() { p.setExit(proc); p.setProcess(nil) }()
@@ -189,18 +197,18 @@ func (p *podRun) runOnce(life context.Context, argv []string) error {
 	go func() { defer close(probed); p.probe(probing) }()
 	defer func() { cancel(); <-probed }()
 	select {
-	case <-proc.done:
-		return proc.err
+	case <-proc.Done:
+		return cmp.Or(proc.Err, errors.New("exited with code 0"))
 	case <-life.Done():
 		p.nodes.mu.Lock()
 		grace := p.grace
 		p.nodes.mu.Unlock()
-		proc.end(min(max(grace, time.Second), 5*time.Second))
+		proc.End(syscall.SIGTERM, min(max(grace, time.Second), 5*time.Second))
 		return nil
 	}
 }
 
-func (p *podRun) setProcess(proc *process) {
+func (p *podRun) setProcess(proc *child.Process) {
 	p.nodes.mu.Lock()
 	defer p.nodes.mu.Unlock()
 	p.process = proc

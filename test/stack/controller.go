@@ -6,17 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/gpupilot/gpupilot/test/child"
 	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
@@ -75,27 +76,35 @@ func (s *Stack) ServicePort() (int, error) {
 type Standby struct {
 	URL     string // of its page, JSON and metrics
 	Log     string // the file of its output
-	process *process
+	process *child.Process
 }
 
 // StartStandby starts a second replica and returns when it is ready. The caller stops it.
 func (s *Stack) StartStandby(ctx context.Context) (*Standby, error) {
-	url, securePort, err := controllerAddresses()
-	if err != nil {
-		return nil, err
+	for {
+		url, securePort, err := controllerAddresses()
+		if err != nil {
+			return nil, err
+		}
+		b := &Standby{URL: url, Log: filepath.Join(s.dir, "standby.log")}
+		b.process, err = s.runController(ctx, url, securePort, b.Log, func(*child.Process) {})
+		switch {
+		case err == nil:
+			return b, nil
+		case !strings.Contains(err.Error(), portTaken):
+			return nil, fmt.Errorf("start the standby: %w", err)
+		}
 	}
-	b := &Standby{URL: url, Log: filepath.Join(s.dir, "standby.log")}
-	if b.process, err = s.runController(ctx, url, securePort, b.Log, func(*process) {}); err != nil {
-		return nil, fmt.Errorf("start the standby: %w", err)
-	}
-	return b, nil
 }
 
+// endTimeout is how long a controller has to end after a signal.
+const endTimeout = time.Minute
+
 // Stop terminates the standby and waits for its end.
-func (b *Standby) Stop() { b.process.end(syscall.SIGTERM) }
+func (b *Standby) Stop() { b.process.End(syscall.SIGTERM, endTimeout) }
 
 // Kill kills the standby, as a crash would, and waits for its end.
-func (b *Standby) Kill() { b.process.end(syscall.SIGKILL) }
+func (b *Standby) Kill() { b.process.End(syscall.SIGKILL, endTimeout) }
 
 // portTaken is in the error of a program whose port another one listens on.
 const portTaken = "address already in use"
@@ -109,9 +118,8 @@ func controllerAddresses() (url string, securePort int, err error) {
 	return "http://127.0.0.1:" + strconv.Itoa(page), securePort, err
 }
 
-// runController starts one replica, as the account of deploy/rbac, and returns when it is ready. It calls started when it
-// runs.
-func (s *Stack) runController(ctx context.Context, url string, securePort int, log string, started func(*process), more ...string) (*process, error) {
+// runController starts one replica with all roles, and returns when it is ready. It calls started when it runs.
+func (s *Stack) runController(ctx context.Context, url string, securePort int, log string, started func(*child.Process), more ...string) (*child.Process, error) {
 	kubeconfig, err := s.accountKubeconfig(ControllerAccount)
 	if err == nil && s.cfg.ControllerKubeconfig != nil {
 		kubeconfig, err = s.cfg.ControllerKubeconfig(url != s.ControllerURL, kubeconfig)
@@ -120,44 +128,77 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 		return nil, err
 	}
 	args := slices.Concat([]string{
-		"--kubeconfig", kubeconfig, "--namespace", Namespace,
-		"--address", strings.TrimPrefix(url, "http://"),
 		"--page-auth", "none", // it listens on loopback
 		"--secure-port", strconv.Itoa(securePort), "--service", "gpupilot-controller:" + strconv.Itoa(s.servicePort),
-		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
 	}, s.cfg.ControllerArgs, more)
 	if s.cfg.AgentTokens {
 		args = append(args, "--agent-token-file", s.agentToken())
 	}
-	p, err := startProcess(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), args, log)
+	return s.launch(ctx, kubeconfig, url, log, started, args...)
+}
+
+// launch starts a controller at the address of a URL, and returns when it is ready.
+func (s *Stack) launch(ctx context.Context, kubeconfig, url, log string, started func(*child.Process), args ...string) (*child.Process, error) {
+	p, err := child.StartLogged(exec.Command(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), append([]string{
+		"--kubeconfig", kubeconfig, "--namespace", Namespace, "--address", strings.TrimPrefix(url, "http://"),
+		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
+	}, args...)...), log)
 	if err != nil {
 		return nil, err
 	}
 	started(p)
 	err = Await(ctx, startTimeout, func() error {
-		select {
-		case <-p.done:
+		if !p.Running() {
 			return nil // handled below
-		default:
 		}
 		return probe(ctx, url+"/readyz")
 	})
-	select {
-	case <-p.done:
+	if !p.Running() {
 		err = errors.New("it ended")
-	default:
 	}
 	if err != nil {
-		p.end(syscall.SIGKILL)
+		p.End(syscall.SIGKILL, endTimeout)
 		return nil, fmt.Errorf("%w\n%s", err, tail(log))
 	}
 	return p, nil
 }
 
+// StartReplica starts a further controller that scrapes and serves the page, but writes
+// nothing. It listens on host; args come after its own arguments. StartReplica returns
+// when it is ready; stop ends it.
+func (s *Stack) StartReplica(ctx context.Context, host string, args ...string) (url string, stop func(), err error) {
+	kubeconfig, err := s.accountKubeconfig(ControllerAccount)
+	if err != nil {
+		return "", nil, err
+	}
+	for {
+		port, err := cluster.FreePort(host)
+		if err != nil {
+			return "", nil, err
+		}
+		url = "http://" + net.JoinHostPort(host, strconv.Itoa(port))
+		log := filepath.Join(s.dir, fmt.Sprintf("replica-%d.log", port))
+		p, err := s.launch(ctx, kubeconfig, url, log, func(*child.Process) {}, append([]string{"--roles", "scrape", "--log-level", "debug"}, args...)...)
+		switch {
+		case err == nil:
+			return url, func() { p.End(syscall.SIGTERM, endTimeout) }, nil
+		case !strings.Contains(err.Error(), portTaken):
+			return "", nil, fmt.Errorf("start a replica: %w", err)
+		}
+	}
+}
+
+// PortOf returns the port of a URL that StartReplica returned.
+func PortOf(url string) int {
+	_, port, _ := net.SplitHostPort(url[len("http://"):])
+	n, _ := strconv.Atoi(port)
+	return n
+}
+
 // ControllerPID is the number of the controller's process, also while it starts; 0: it does not run.
 func (s *Stack) ControllerPID() int {
 	if p := s.controller.Load(); p != nil {
-		return p.os.Pid
+		return p.Pid
 	}
 	return 0
 }
@@ -165,7 +206,7 @@ func (s *Stack) ControllerPID() int {
 // CrashController kills the controller, and does not wait for its end: KillController does, before it is started again.
 func (s *Stack) CrashController() {
 	if p := s.controller.Load(); p != nil {
-		_ = p.os.Kill() // it may have ended
+		_ = p.Kill() // it may have ended
 	}
 }
 
@@ -177,7 +218,7 @@ func (s *Stack) KillController() { s.endController(syscall.SIGKILL) }
 
 func (s *Stack) endController(sig syscall.Signal) {
 	if p := s.controller.Swap(nil); p != nil {
-		p.end(sig)
+		p.End(sig, endTimeout)
 	}
 }
 
@@ -208,49 +249,4 @@ func tail(path string) string {
 		return err.Error()
 	}
 	return string(b[max(0, len(b)-2000):])
-}
-
-// process is a child that ends with this program.
-type process struct {
-	os   *os.Process
-	done chan struct{}
-}
-
-func startProcess(path string, args []string, log string) (*process, error) {
-	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(path, args...)
-	cmd.Stdout, cmd.Stderr = out, out
-	// The child has a process group of its own, so that a Ctrl-C does not reach it. The
-	// kernel kills it when this program is killed.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	p := &process{done: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the death signal goes with the thread that started it
-		defer func() { _ = out.Close() }()
-		err := cmd.Start()
-		p.os = cmd.Process
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // how it ended is in its log
-			close(p.done)
-		}
-	}()
-	return p, <-started
-}
-
-// end sends sig, then SIGKILL after 30 s, and waits.
-func (p *process) end(sig syscall.Signal) {
-	_ = p.os.Signal(sig) // it may have ended
-	t := time.NewTimer(30 * time.Second)
-	defer t.Stop()
-	select {
-	case <-p.done:
-	case <-t.C:
-		_ = p.os.Kill()
-		<-p.done
-	}
 }

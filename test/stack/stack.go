@@ -38,6 +38,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/child"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 )
@@ -115,7 +116,7 @@ type Stack struct {
 	dir         string
 	securePort  int
 	servicePort int // of the APIServices: the controller's secure port, whichever replica registers them
-	controller  atomic.Pointer[process]
+	controller  atomic.Pointer[child.Process]
 
 	mu     sync.Mutex
 	loads  map[string]*Load // by the name of the workload
