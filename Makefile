@@ -183,7 +183,7 @@ soak: all fakes ## the agent under a series of failures, for SOAK (10m)
 
 NODES ?= 1000
 soak-controller: kube all ## the controller on NODES (1000) simulated nodes that churn, for SOAK (10m)
-	go test -count=1 -v -tags $(TAGS),e2e -timeout 48h ./test/fleet -soak $(SOAK) -nodes $(NODES)
+	go test -count=1 -v -tags $(TAGS),e2e -timeout 48h ./test/e2e/fleet -soak $(SOAK) -nodes $(NODES)
 
 TRANSITIONS ?= 3000
 SEED        ?= 1

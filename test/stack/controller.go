@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -151,7 +150,8 @@ func (s *Stack) launch(ctx context.Context, kubeconfig, url, log string, started
 		if !p.Running() {
 			return nil // handled below
 		}
-		return probe(ctx, url+"/readyz")
+		_, err := get(ctx, url+"/readyz")
+		return err
 	})
 	if !p.Running() {
 		err = errors.New("it ended")
@@ -224,24 +224,6 @@ func (s *Stack) endController(sig syscall.Signal) {
 
 // ControllerLog returns the file of the controller's output.
 func (s *Stack) ControllerLog() string { return filepath.Join(s.dir, "controller.log") }
-
-func probe(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", url, resp.Status)
-	}
-	return nil
-}
 
 func tail(path string) string {
 	b, err := os.ReadFile(path)

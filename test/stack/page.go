@@ -3,6 +3,7 @@
 package stack
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -48,44 +49,57 @@ func Text(page func() string) http.HandlerFunc {
 }
 
 // Meter reads a sample of a replica's /metrics: a name, with its labels as they are written there; 0: there is none.
-func Meter(t *testing.T, url, sample string) float64 {
+func Meter(t testing.TB, url, sample string) float64 {
 	t.Helper()
-	for line := range strings.Lines(Get(t, url+"/metrics")) {
-		if text, ok := strings.CutPrefix(line, sample+" "); ok {
-			return value(t, text)
-		}
-	}
-	return 0
-}
-
-func value(t *testing.T, text string) float64 {
-	t.Helper()
-	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	m, err := Meters(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return v
+	return m[sample]
+}
+
+// Meters reads /metrics, by names with labels as they are written there.
+func Meters(ctx context.Context, url string) (map[string]float64, error) {
+	page, err := get(ctx, url+"/metrics")
+	out := map[string]float64{}
+	for line := range strings.Lines(page) {
+		if at := strings.LastIndexByte(line, ' '); at > 0 && line[0] != '#' {
+			if v, err := strconv.ParseFloat(strings.TrimSpace(line[at:]), 64); err == nil {
+				out[line[:at]] = v
+			}
+		}
+	}
+	return out, err
 }
 
 // Get returns a page. A server that does not answer fails the test.
-func Get(t *testing.T, url string) string {
+func Get(t testing.TB, url string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	page, err := get(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return page
+}
+
+func get(ctx context.Context, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
 	}
 	resp, err := pages.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("GET %s: %s, %v", url, resp.Status, err)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s", url, resp.Status)
 	}
-	return string(body)
+	return string(body), err
 }
 
+// pages waits as long as any wait: the pages of a busy machine come late.
 var pages = &http.Client{Timeout: Patience}
 
 // Leads waits until a replica leads, or does not. It has to serve its page and metrics all the while.

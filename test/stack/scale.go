@@ -198,9 +198,13 @@ func (s *Stack) WantReplicas(t *testing.T, name, what string, ok func(int32) boo
 func (s *Stack) Decisions(t *testing.T, name string) (n float64) {
 	t.Helper()
 	prefix := fmt.Sprintf("gpupilot_autoscaler_decisions_total{name=%q,namespace=%q,", name, WorkloadNamespace)
-	for line := range strings.Lines(Get(t, s.ControllerURL+"/metrics")) {
-		if strings.HasPrefix(line, prefix) {
-			n += value(t, line[strings.LastIndexByte(line, ' '):])
+	meters, err := Meters(t.Context(), s.ControllerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sample, v := range meters {
+		if strings.HasPrefix(sample, prefix) {
+			n += v
 		}
 	}
 	return n

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +27,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -89,6 +91,7 @@ type Config struct {
 	NoController bool // StartController starts it later
 	NoAgents     bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
 	NoNodes      bool // neither nodes nor agents: the caller brings its own
+	Hollow       bool // neither, and the control plane gives no node up: see [Stack.JoinHollow]
 
 	// Install installs GPUPilot's objects instead of applying the manifests of deploy/, as Helm does. The controller's
 	// Service is to be an ExternalName of localhost, and the APIServices' port is ServicePort.
@@ -163,9 +166,15 @@ func (s *Stack) start(ctx context.Context) error {
 		}
 		s.cfg.ControllerArgs = append(s.cfg.ControllerArgs, "--prometheus-url", s.Prometheus.url())
 	}
+	args := map[string][]string{}
+	maps.Copy(args, s.cfg.ClusterArgs)
+	if s.cfg.Hollow {
+		s.cfg.NoNodes = true
+		maps.Copy(args, hollowArgs)
+	}
 	s.Cluster, err = cluster.Start(ctx, cluster.Config{
 		Binary: filepath.Join(s.cfg.Root, "bin", "kube"), Dir: filepath.Join(dir, "c"),
-		HPASyncPeriod: s.cfg.HPASyncPeriod, ExtraArgs: s.cfg.ClusterArgs, Log: s.cfg.Log,
+		HPASyncPeriod: s.cfg.HPASyncPeriod, ExtraArgs: args, Log: s.cfg.Log,
 	})
 	if err != nil {
 		return err
@@ -318,6 +327,16 @@ func (s *Stack) ensureNamespace(ctx context.Context, name string) error {
 		return fmt.Errorf("create namespace %s: %w", name, err)
 	}
 	return nil
+}
+
+// AwaitNamespace creates a namespace, unless it exists, and waits until pods may be created in it.
+func (s *Stack) AwaitNamespace(ctx context.Context, name string) error {
+	if err := s.ensureNamespace(ctx, name); err != nil {
+		return err
+	}
+	return Await(ctx, startTimeout, func() error {
+		return s.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
+	})
 }
 
 // startNodes registers the nodes and deploys the agents on them.

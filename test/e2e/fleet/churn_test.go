@@ -20,6 +20,7 @@ type churn struct {
 	*kubelets
 	down                   []outage // oldest first
 	agents, nodes, evicted int
+	moved                  int // the round of the last change of loads
 }
 
 // outage is a node without its agent, or a lost node.
@@ -36,8 +37,8 @@ const (
 	evictEvery    = 2
 	faultsPerStep = 2
 	outageLasts   = 3 * time.Second
-	// loadsEvery is how many steps a moving workload keeps its load: more than it takes to follow.
-	loadsEvery = 60
+	// loadsEvery is how many rounds a moving workload keeps its load: more than it takes to follow.
+	loadsEvery = slack + 5
 )
 
 // step injects the next faults, and repairs earlier ones.
@@ -69,10 +70,11 @@ func (c *churn) step(ctx context.Context, i int) {
 		n := c.fleet.nodes[c.rand.IntN(len(c.fleet.nodes))]
 		n.fault = fault(c.rand.IntN(int(faults)))
 	}
-	if i%loadsEvery == loadsEvery-1 {
+	if c.round() >= c.moved+loadsEvery {
+		c.moved = c.round()
 		for _, name := range slices.Sorted(maps.Keys(c.workloads)) {
 			if w := c.workloads[name]; strings.HasPrefix(name, "moving-") {
-				c.offer(w, 8-w.load, time.Now())
+				c.offer(w, 8-w.load)
 			}
 		}
 	}

@@ -5,22 +5,14 @@
 package fleet
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"os"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -34,13 +26,12 @@ import (
 )
 
 var (
-	length = flag.Duration("soak", 40*time.Second, "how long the nodes churn")
+	length = flag.Duration("soak", time.Minute, "how long the nodes churn")
 	count  = flag.Int("nodes", 1000, "how many there are")
 )
 
 const (
 	steady, moving = 24, 6 // workloads
-	patience       = stack.Patience
 	// maxRSS bounds the controller's memory. maxGrowth is what it may grow by from the first third of a run of a minute to the
 	// last: its window of a minute fills. In a run of more than five minutes the last third may be flat times the second.
 	maxRSS, maxGrowth = 512 << 20, 64 << 20
@@ -62,7 +53,7 @@ func TestSoak(t *testing.T) {
 	for i := 0; churning.Err() == nil; i++ {
 		c.step(ctx, i)
 		if i%5 == 0 {
-			memory.add(time.Since(began), k.meter(t, "process_resident_memory_bytes"))
+			memory.add(time.Since(began), stack.Meter(t, k.ControllerURL, "process_resident_memory_bytes"))
 		}
 		select {
 		case <-churning.Done():
@@ -76,7 +67,7 @@ func TestSoak(t *testing.T) {
 	defer k.mu.Unlock()
 	t.Logf("%d nodes for %v: %d agents restarted, %d nodes replaced, %d pods evicted, %d pages, %.0f scrapes (%.0f series in memory), %d changes of replicas",
 		len(k.nodes), time.Since(began).Round(time.Second), c.agents, c.nodes, c.evicted, k.pages,
-		k.meter(t, "gpupilot_scrapes_total"), k.meter(t, "gpupilot_window_series"), k.changes.Load())
+		stack.Meter(t, k.ControllerURL, "gpupilot_scrapes_total"), stack.Meter(t, k.ControllerURL, "gpupilot_window_series"), k.changes.Load())
 }
 
 // rig is the stack with the fleet on it.
@@ -88,33 +79,19 @@ type rig struct {
 
 func start(t *testing.T) *rig {
 	t.Helper()
-	s, err := stack.Start(t.Context(), stack.Config{
-		NoNodes: true, NoController: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		ControllerArgs: []string{"--window", "1m"},
-		ClusterArgs: map[string][]string{
-			// The kubelets are ours: nobody else may give nodes or their pods up.
-			cluster.ControllerManager: {"--controllers=*,-node-lifecycle-controller,-pod-garbage-collector-controller,-taint-eviction-controller"},
-			// Watches end after half a minute to a minute instead of half an hour to an hour.
-			cluster.APIServer: {"--min-request-timeout=30"},
-		},
+	s := stack.New(t, stack.Config{
+		Hollow: true, NoController: true, ControllerArgs: []string{"--window", "1m"},
+		// Watches end after half a minute to a minute instead of half an hour to an hour.
+		ClusterArgs: map[string][]string{cluster.APIServer: {"--min-request-timeout=30"}},
 	})
-	if errors.Is(err, cluster.ErrNoBinary) {
-		t.Skip(err)
-	}
-	must(t, err)
-	t.Cleanup(s.Close)
 	set, err := kubernetes.NewForConfig(s.REST)
 	must(t, err)
-	r := &rig{Stack: s, kubelets: &kubelets{fleet: newFleet(*count), k: set, slots: make(chan struct{}, writers), fail: t.Errorf}}
+	r := &rig{Stack: s, kubelets: &kubelets{fleet: newFleet(*count), stack: s, k: set, slots: make(chan struct{}, writers), fail: t.Errorf}}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(func() { cancel(); r.all.Wait() })
 	must(t, r.serve(ctx))
-	must(t, s.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
-	for _, ns := range []string{namespace, stack.Namespace} {
-		eventually(t, func() error {
-			return s.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "default"}, &corev1.ServiceAccount{})
-		})
-	}
+	must(t, s.AwaitNamespace(t.Context(), namespace))
+	must(t, s.AwaitNamespace(t.Context(), stack.Namespace))
 	for _, n := range r.nodes {
 		r.do(ctx, "join", func() error { return r.join(ctx, n) })
 	}
@@ -135,7 +112,7 @@ func (r *rig) deploy(t *testing.T) {
 		}
 		r.mu.Lock()
 		r.workloads[w.name] = w
-		r.offer(w, 2+float64(i%5), time.Now())
+		r.offer(w, 2+float64(i%5))
 		replicas := need(w.load)
 		r.mu.Unlock()
 		d := stack.Deployment(namespace, w.name, replicas, 0)
@@ -163,7 +140,7 @@ func (r *rig) judge(ctx context.Context, t *testing.T) {
 		if r.changed(d.Name, *d.Spec.Replicas) {
 			r.changes.Add(1)
 		}
-		if wrong := r.scaled(d.Name, *d.Spec.Replicas, time.Now()); wrong != "" {
+		if wrong := r.scaled(d.Name, *d.Spec.Replicas); wrong != "" {
 			t.Errorf("%s; %s", wrong, r.why(ctx, d.Name))
 		}
 	}
@@ -186,7 +163,7 @@ func (r *rig) why(ctx context.Context, name string) string {
 // settled waits until every workload has what its load needs, with data of every replica.
 func settled(t *testing.T, r *rig) {
 	t.Helper()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		var list v1alpha1.GPUAutoscalerList
 		if err := r.Client.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
 			return err
@@ -207,25 +184,6 @@ func settled(t *testing.T, r *rig) {
 		}
 		return nil
 	})
-}
-
-// meter reads a metric of the controller's.
-func (r *rig) meter(t *testing.T, name string) float64 {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.ControllerURL+"/metrics", nil)
-	must(t, err)
-	resp, err := http.DefaultClient.Do(req)
-	must(t, err)
-	defer resp.Body.Close()
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			v, err := strconv.ParseFloat(value, 64)
-			must(t, err)
-			return v
-		}
-	}
-	t.Fatalf("the controller has no metric %s", name)
-	return 0
 }
 
 // rss is the controller's resident memory over time.
@@ -262,14 +220,4 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func eventually(t *testing.T, ask func() error) {
-	t.Helper()
-	must(t, stack.Await(t.Context(), patience, ask))
-}
-
-func TestMain(m *testing.M) {
-	flag.Parse()
-	os.Exit(m.Run())
 }

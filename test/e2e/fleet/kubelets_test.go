@@ -6,9 +6,7 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,14 +16,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -35,8 +30,9 @@ const writers = 16
 // kubelets are the nodes' side of a control plane: they register nodes, bind and run pods, and serve the agents' pages.
 type kubelets struct {
 	*fleet
+	stack *stack.Stack
 	k     kubernetes.Interface
-	port  int32 // of every agent
+	port  uint16 // of every agent
 	slots chan struct{}
 	all   sync.WaitGroup
 	fail  func(format string, args ...any)
@@ -48,7 +44,7 @@ func (k *kubelets) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.port = int32(l.Addr().(*net.TCPAddr).Port)
+	k.port = l.Addr().(*net.TCPAddr).AddrPort().Port()
 	server := &http.Server{Handler: http.HandlerFunc(k.answer), ReadHeaderTimeout: 5 * time.Second}
 	k.all.Go(func() { _ = server.Serve(l) }) // ends with Close
 	context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -83,64 +79,20 @@ func (k *kubelets) do(ctx context.Context, what string, write func() error) {
 	})
 }
 
-// join registers a node and starts its agent.
+// join registers a node and starts its agent, at a new address.
 func (k *kubelets) join(ctx context.Context, n *node) error {
-	amounts := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("128"), corev1.ResourceMemory: resource.MustParse("2Ti"), corev1.ResourcePods: resource.MustParse("110"),
-		simnode.GPUResource: *resource.NewQuantity(gpusPerNode, resource.DecimalSI),
+	if err := k.stack.JoinHollow(ctx, n.name, gpusPerNode); err != nil {
+		return err
 	}
-	_, err := k.k.CoreV1().Nodes().Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: n.name},
-		Status: corev1.NodeStatus{
-			Capacity: amounts, Allocatable: amounts,
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("register node %s: %w", n.name, err)
-	}
-	return k.startAgent(ctx, n)
-}
-
-// startAgent runs a new pod with a new address as the node's agent.
-func (k *kubelets) startAgent(ctx context.Context, n *node) error {
 	k.mu.Lock()
 	ip := k.address()
 	k.mu.Unlock()
-	pod, err := k.k.CoreV1().Pods(stack.Namespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-", Labels: map[string]string{"app.kubernetes.io/name": "gpupilot-agent"}},
-		Spec: corev1.PodSpec{NodeName: n.name, Containers: []corev1.Container{{
-			Name: "agent", Image: "agent", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: k.port}},
-		}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("start the agent of node %s: %w", n.name, err)
-	}
-	k.mu.Lock()
-	n.agent, n.ip, n.fault, n.gone = pod.Name, ip, well, false
-	k.byIP[ip] = n
-	k.mu.Unlock()
-	return k.run(ctx, pod, ip)
-}
-
-// run reports a pod as running and ready.
-func (k *kubelets) run(ctx context.Context, pod *corev1.Pod, ip netip.Addr) error {
-	now := metav1.Now()
-	condition := func(kind corev1.PodConditionType) corev1.PodCondition {
-		return corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now}
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID},
-		"status": corev1.PodStatus{
-			Phase: corev1.PodRunning, PodIP: ip.String(), PodIPs: []corev1.PodIP{{IP: ip.String()}}, StartTime: &now,
-			Conditions: []corev1.PodCondition{condition(corev1.PodInitialized), condition(corev1.ContainersReady), condition(corev1.PodReady)},
-		},
+	return k.stack.StartHollowAgent(ctx, n.name, netip.AddrPortFrom(ip, k.port), func(pod string) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		n.agent, n.ip, n.fault, n.gone = pod, ip, well, false
+		k.byIP[ip] = n
 	})
-	if err != nil {
-		return err
-	}
-	_, err = k.k.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	return err
 }
 
 // watch runs the workloads' pods.
@@ -201,7 +153,7 @@ func (k *kubelets) next(ctx context.Context, is *corev1.Pod) (what string, write
 		ip := k.address()
 		p.ip = ip
 		return "run a pod", func() error {
-			err := k.run(ctx, is, ip)
+			err := k.stack.RunHollow(ctx, is, ip)
 			if err == nil {
 				k.beginServing(is.UID)
 			}

@@ -79,8 +79,8 @@ type workload struct {
 }
 
 type offered struct {
-	at   time.Time
-	load float64
+	round int // see fleet.round
+	load  float64
 }
 
 // need returns the number of replicas that a load needs at the target.
@@ -106,18 +106,22 @@ func (f *fleet) address() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, byte(20 + i/62500), byte(1 + i/250%250), byte(1 + i%250)})
 }
 
+// round is how many times the controller has asked each agent, once a second if the machine has time for it. A decision lags
+// behind the load by rounds, not by time. f.mu is held.
+func (f *fleet) round() int { return f.pages / len(f.nodes) }
+
 // offer sets the load of a workload. f.mu is held.
-func (f *fleet) offer(w *workload, load float64, now time.Time) {
+func (f *fleet) offer(w *workload, load float64) {
 	w.load = load
-	w.past = append(w.past, offered{now, load})
+	w.past = append(w.past, offered{f.round(), load})
 }
 
-// bounds returns the lowest and highest load since then.
-func (w *workload) bounds(since time.Time) (low, high float64) {
+// bounds returns the lowest and highest load since a round.
+func (w *workload) bounds(since int) (low, high float64) {
 	low, high = w.load, w.load
 	for i, o := range slices.Backward(w.past) {
 		low, high = min(low, o.load), max(high, o.load)
-		if o.at.Before(since) {
+		if o.round < since {
 			w.past = w.past[i:] // what came before was over then
 			break
 		}
@@ -194,7 +198,7 @@ func (f *fleet) page(ip netip.Addr, now time.Time) ([]byte, fault, bool) {
 }
 
 // scaled records a value of a workload's spec.replicas. It returns the error of a wrong change.
-func (f *fleet) scaled(name string, replicas int32, now time.Time) string {
+func (f *fleet) scaled(name string, replicas int32) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w := f.workloads[name]
@@ -203,8 +207,8 @@ func (f *fleet) scaled(name string, replicas int32, now time.Time) string {
 	}
 	before := w.seen
 	w.seen = replicas
-	_, high := w.bounds(now.Add(-2 * slack))
-	low, _ := w.bounds(now.Add(-slack))
+	_, high := w.bounds(f.round() - 2*slack)
+	low, _ := w.bounds(f.round() - slack)
 	switch {
 	case before == 0:
 	case replicas < before && replicas < need(low):
@@ -223,5 +227,6 @@ func (f *fleet) changed(name string, replicas int32) bool {
 	return w != nil && w.seen != 0 && w.seen != replicas
 }
 
-// slack is how far a decision may lag behind the load.
-const slack = 10 * time.Second
+// slack is how many rounds a decision may lag behind the load: the stabilisation window of 5 s, and the way of the replicas
+// through the API server.
+const slack = 15
