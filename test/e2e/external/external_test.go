@@ -9,16 +9,18 @@ package external
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -29,13 +31,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 const (
-	namespace = "team-a"
-	patience  = stack.Patience
+	namespace   = "team-a"
+	gpusPerNode = 14 // for 40 pods
 )
 
 // backend is a PromQL backend that answers every query with one number.
@@ -72,52 +73,91 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[%s]}}`, result)
 }
 
-func start(t *testing.T, b *backend, args ...string) *stack.Stack {
-	t.Helper()
-	if _, err := cluster.FindBinary(); err != nil {
-		t.Skip("no control plane; make test builds it: ", err)
+// recordedRule is in the controller's rule file.
+const recordedRule = "groups: [{name: gpus, rules: [{record: 'recorded:utilization', " +
+	"expr: '100 * avg by (namespace, name) (gpupilot_workload_gpu_utilization_ratio{in_use=\"allocated\",stat=\"avg\"})'}]}]"
+
+// rig is the stack that the tests of this package share, and queue the PromQL backend of its controller.
+var (
+	rig   *stack.Stack
+	queue = &backend{}
+	args  []string // of the controller
+	// overWindows are those of a controller without a backend: it answers queries itself.
+	overWindows []string
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	server := httptest.NewServer(queue)
+	defer server.Close()
+	file, err := os.CreateTemp("", "rules-*.yaml")
+	if err != nil {
+		panic(err) // no temporary folder: nothing runs here
 	}
-	server := httptest.NewServer(b)
-	t.Cleanup(server.Close)
-	s, err := stack.Start(t.Context(), stack.Config{
-		Nodes: 1, NoAgents: true, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		ControllerArgs: append([]string{"--external-metrics", "--prometheus-url", server.URL}, args...),
+	if _, err := file.WriteString(recordedRule); err != nil {
+		panic(err)
+	}
+	overWindows = []string{"--external-metrics", "--rule-files", file.Name()}
+	args = append(slices.Clone(overWindows), "--prometheus-url", server.URL)
+	cfg := stack.Config{
+		Nodes: 3, GPUs: gpusPerNode, HPASyncPeriod: time.Second, ControllerArgs: args,
 		ClusterArgs: map[string][]string{
 			"kube-apiserver": {"--feature-gates=HPAScaleToZero=true"}, "kube-controller-manager": {"--feature-gates=HPAScaleToZero=true"},
 		},
+	}
+	stack.Main(m, cfg, func(s *stack.Stack) error {
+		rig = s
+		s.OnClose(func() { _ = os.Remove(file.Name()) })
+		return rig.Client.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	})
-	if err != nil {
+}
+
+// create creates an object. The test's end deletes it.
+func create(t *testing.T, o client.Object) {
+	t.Helper()
+	if err := rig.Client.Create(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
 	t.Cleanup(func() {
-		if t.Failed() {
-			log, _ := os.ReadFile(s.ControllerLog())
-			t.Logf("controller.log:\n%s", log[max(0, len(log)-8000):])
+		if err := rig.Client.Delete(context.Background(), o); client.IgnoreNotFound(err) != nil {
+			t.Error(err)
 		}
 	})
-	create(t, s, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	return s
 }
 
-func create(t *testing.T, s *stack.Stack, o client.Object) {
+// deploy creates a Deployment. The test's end deletes it with its pods, so that the next one of its name has none of them.
+func deploy(t *testing.T, d *appsv1.Deployment) {
 	t.Helper()
-	if err := s.Client.Create(t.Context(), o); err != nil {
+	t.Cleanup(func() {
+		stack.Eventually(t, func() error {
+			var pods corev1.PodList
+			err := rig.Client.List(context.Background(), &pods, client.InNamespace(namespace), client.MatchingLabels(d.Spec.Selector.MatchLabels))
+			if err == nil && len(pods.Items) > 0 {
+				err = fmt.Errorf("%d pods of %s are left", len(pods.Items), d.Name)
+			}
+			return err
+		})
+	})
+	create(t, d)
+}
+
+// controllerArgs starts the controller with other arguments, until the test ends.
+func controllerArgs(t *testing.T, other ...string) {
+	t.Helper()
+	if err := rig.RestartController(t.Context(), other...); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := rig.RestartController(context.WithoutCancel(t.Context()), args...); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
-func await(t *testing.T, check func() error) {
+func awaitReplicas(t *testing.T, name string, want int32) {
 	t.Helper()
-	if err := stack.Await(t.Context(), patience, check); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func awaitReplicas(t *testing.T, s *stack.Stack, name string, want int32) {
-	t.Helper()
-	await(t, func() error {
-		got, err := s.Replicas(t.Context(), namespace, name)
+	stack.Eventually(t, func() error {
+		got, err := rig.Replicas(t.Context(), namespace, name)
 		if err == nil && got != want {
 			err = fmt.Errorf("%s has %d replicas, want %d", name, got, want)
 		}
@@ -152,11 +192,11 @@ func metricQuery(name, metric, promql string) *v1alpha1.MetricQuery {
 	}
 }
 
-func ready(t *testing.T, s *stack.Stack, name string, status metav1.ConditionStatus, reason string) {
+func ready(t *testing.T, name string, status metav1.ConditionStatus, reason string) {
 	t.Helper()
-	await(t, func() error {
+	stack.Eventually(t, func() error {
 		var q v1alpha1.MetricQuery
-		if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &q); err != nil {
+		if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &q); err != nil {
 			return err
 		}
 		c := meta.FindStatusCondition(q.Status.Conditions, "Ready")
@@ -178,24 +218,22 @@ func raw(ctx context.Context, k kubernetes.Interface, ns, metric string) (*v1bet
 }
 
 func TestExternalMetrics(t *testing.T) {
-	t.Parallel() // it has a control plane of its own, and waits
-	b := &backend{}
-	s := start(t, b)
-	k, err := kubernetes.NewForConfig(s.REST)
+	k, err := kubernetes.NewForConfig(rig.REST)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.set("25")
-	create(t, s, metricQuery("queue", "", "sum(queue_length)"))
-	ready(t, s, "queue", metav1.ConditionTrue, "Value")
-	await(t, func() error { // the APIService becomes available
+	queue.set("25")
+	asked, began := len(queue.seen()), time.Now().Truncate(time.Second)
+	create(t, metricQuery("queue", "", "sum(queue_length)"))
+	ready(t, "queue", metav1.ConditionTrue, "Value")
+	stack.Eventually(t, func() error { // the APIService becomes available
 		list, err := raw(t.Context(), k, namespace, "queue")
-		if err == nil && (len(list.Items) != 1 || list.Items[0].Value.Value() != 25 || time.Since(list.Items[0].Timestamp.Time) > 10*time.Second) {
+		if err == nil && (len(list.Items) != 1 || list.Items[0].Value.Value() != 25 || list.Items[0].Timestamp.Time.Before(began)) {
 			err = fmt.Errorf("%+v", list)
 		}
 		return err
 	})
-	if q := b.seen(); q[0] != `sum(queue_length{namespace="team-a"})` {
+	if q := queue.seen()[asked:]; q[0] != `sum(queue_length{namespace="team-a"})` {
 		t.Errorf("the backend was asked for %s", q[0])
 	}
 	if _, err := raw(t.Context(), k, "default", "queue"); err == nil || !strings.Contains(err.Error(), "not known in namespace default") {
@@ -203,31 +241,31 @@ func TestExternalMetrics(t *testing.T) {
 	}
 
 	t.Run("errors are on the object", func(t *testing.T) {
-		create(t, s, metricQuery("second", "queue", "sum(other)"))
-		ready(t, s, "second", metav1.ConditionFalse, "Conflict")
-		create(t, s, metricQuery("bad", "", "sum("))
-		ready(t, s, "bad", metav1.ConditionFalse, "NoValue")
-		create(t, s, metricQuery("elsewhere", "", `sum(x{namespace="team-b"})`))
-		ready(t, s, "elsewhere", metav1.ConditionFalse, "NoValue")
-		if err := s.Client.Create(t.Context(), metricQuery("reserved", "gpupilot_desired_replicas", "x")); err == nil {
+		create(t, metricQuery("second", "queue", "sum(other)"))
+		ready(t, "second", metav1.ConditionFalse, "Conflict")
+		create(t, metricQuery("bad", "", "sum("))
+		ready(t, "bad", metav1.ConditionFalse, "NoValue")
+		create(t, metricQuery("elsewhere", "", `sum(x{namespace="team-b"})`))
+		ready(t, "elsewhere", metav1.ConditionFalse, "NoValue")
+		if err := rig.Client.Create(t.Context(), metricQuery("reserved", "gpupilot_desired_replicas", "x")); err == nil {
 			t.Error("a reserved metricName was accepted")
 		}
-		ready(t, s, "queue", metav1.ConditionTrue, "Value")
+		ready(t, "queue", metav1.ConditionTrue, "Value")
 	})
 
 	t.Run("an HPA scales from and to zero", func(t *testing.T) {
-		create(t, s, stack.Deployment(namespace, "worker", 1, 0))
-		create(t, s, hpa("worker", 0, "queue", nil, "10"))
-		awaitReplicas(t, s, "worker", 3)
-		b.set("0")
-		awaitReplicas(t, s, "worker", 0)
-		b.set("11")
-		awaitReplicas(t, s, "worker", 2)
-		b.set("") // missing is not zero
-		ready(t, s, "queue", metav1.ConditionFalse, "NoValue")
-		await(t, func() error {
+		deploy(t, stack.Deployment(namespace, "worker", 1, 0))
+		create(t, hpa("worker", 0, "queue", nil, "10"))
+		awaitReplicas(t, "worker", 3)
+		queue.set("0")
+		awaitReplicas(t, "worker", 0)
+		queue.set("11")
+		awaitReplicas(t, "worker", 2)
+		queue.set("") // missing is not zero
+		ready(t, "queue", metav1.ConditionFalse, "NoValue")
+		stack.Eventually(t, func() error {
 			var h autoscalingv2.HorizontalPodAutoscaler
-			if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "worker"}, &h); err != nil {
+			if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "worker"}, &h); err != nil {
 				return err
 			}
 			for _, c := range h.Status.Conditions {
@@ -237,13 +275,13 @@ func TestExternalMetrics(t *testing.T) {
 			}
 			return fmt.Errorf("conditions %+v", h.Status.Conditions)
 		})
-		awaitReplicas(t, s, "worker", 2)
+		awaitReplicas(t, "worker", 2)
 	})
 
 	t.Run("the desired replicas of a GPUAutoscaler", func(t *testing.T) {
-		b.set("45")
-		create(t, s, stack.Deployment(namespace, "server", 1, 0))
-		create(t, s, &v1alpha1.GPUAutoscaler{
+		queue.set("45")
+		deploy(t, stack.Deployment(namespace, "server", 1, 0))
+		create(t, &v1alpha1.GPUAutoscaler{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "server"},
 			Spec: v1alpha1.GPUAutoscalerSpec{
 				ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "server"},
@@ -254,8 +292,8 @@ func TestExternalMetrics(t *testing.T) {
 				}},
 			},
 		})
-		create(t, s, hpa("server", 1, "gpupilot_desired_replicas", map[string]string{"gpuautoscaler": "server"}, "1"))
-		awaitReplicas(t, s, "server", 5)
+		create(t, hpa("server", 1, "gpupilot_desired_replicas", map[string]string{"gpuautoscaler": "server"}, "1"))
+		awaitReplicas(t, "server", 5)
 	})
 
 	t.Run("discovery", func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 	"k8s.io/metrics/pkg/apis/external_metrics"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/cmd"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
@@ -68,12 +70,12 @@ func (adapter) ListAllExternalMetrics() []provider.ExternalMetricInfo {
 }
 
 // serveAdapter serves it behind the API server until stop is called.
-func serveAdapter(t *testing.T, s *stack.Stack, port int) (stop func()) {
+func serveAdapter(t *testing.T, port int) (stop func()) {
 	t.Helper()
 	base := &cmd.AdapterBase{Name: "adapter", FlagSet: pflag.NewFlagSet("adapter", pflag.ContinueOnError)}
 	base.WithCustomMetrics(adapter{})
 	base.WithExternalMetrics(adapter{})
-	kubeconfig := s.Cluster.Kubeconfig()
+	kubeconfig := rig.Cluster.Kubeconfig()
 	for flag, value := range map[string]string{
 		"secure-port": strconv.Itoa(port), "cert-dir": t.TempDir(), "lister-kubeconfig": kubeconfig,
 		"authentication-kubeconfig": kubeconfig, "authorization-kubeconfig": kubeconfig,
@@ -124,7 +126,8 @@ func register(t *testing.T, a aggregator.Interface, port int32) {
 func unregister(t *testing.T, a aggregator.Interface) {
 	t.Helper()
 	for _, gv := range apis {
-		if err := a.ApiregistrationV1().APIServices().Delete(t.Context(), gv.Version+"."+gv.Group, metav1.DeleteOptions{}); err != nil {
+		err := a.ApiregistrationV1().APIServices().Delete(context.WithoutCancel(t.Context()), gv.Version+"."+gv.Group, metav1.DeleteOptions{})
+		if client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)
 		}
 	}
@@ -133,7 +136,7 @@ func unregister(t *testing.T, a aggregator.Interface) {
 // servedBy waits until all APIs belong to a Service and are available.
 func servedBy(t *testing.T, a aggregator.Interface, service string) {
 	t.Helper()
-	await(t, func() error {
+	stack.Eventually(t, func() error {
 		for _, gv := range apis {
 			x, err := a.ApiregistrationV1().APIServices().Get(t.Context(), gv.Version+"."+gv.Group, metav1.GetOptions{})
 			if err != nil {
@@ -154,33 +157,47 @@ func servedBy(t *testing.T, a aggregator.Interface, service string) {
 	})
 }
 
+// applyDelegate gives the controller the rights of its delegates.
+func applyDelegate(t *testing.T) {
+	t.Helper()
+	manifests, err := os.ReadFile("../../../deploy/delegate/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rig.Apply(t.Context(), manifests); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestHandOver hands the metrics APIs of another server over to GPUPilot and back.
 func TestHandOver(t *testing.T) {
 	port, err := cluster.FreePort("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &backend{}
-	b.set("3")
-	s := start(t, b, "--delegate-custom-metrics", "https://localhost:"+strconv.Itoa(port),
-		"--delegate-external-metrics", "https://localhost:"+strconv.Itoa(port), "--delegate-insecure-skip-tls-verify")
-	k, err := kubernetes.NewForConfig(s.REST)
+	began := time.Now().Truncate(time.Second)
+	queue.set("3")
+	applyDelegate(t)
+	delegate := "https://localhost:" + strconv.Itoa(port)
+	controllerArgs(t, append(slices.Clone(args), "--delegate-custom-metrics", delegate, "--delegate-external-metrics", delegate, "--delegate-insecure-skip-tls-verify")...)
+	k, err := kubernetes.NewForConfig(rig.REST)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := aggregator.NewForConfig(s.REST)
+	a, err := aggregator.NewForConfig(rig.REST)
 	if err != nil {
 		t.Fatal(err)
 	}
 	servedBy(t, a, "gpupilot-system/gpupilot-controller")
-	s.StopController()
+	rig.StopController()
+	t.Cleanup(func() { unregister(t, a) })
 	unregister(t, a)
-	create(t, s, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "monitoring"}})
-	create(t, s, &corev1.Service{
+	create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "monitoring"}})
+	create(t, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "monitoring", Name: "adapter"},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
 	})
-	stopAdapter := serveAdapter(t, s, port)
+	stopAdapter := serveAdapter(t, port)
 	register(t, a, int32(port))
 	servedBy(t, a, "monitoring/adapter")
 
@@ -196,7 +213,7 @@ func TestHandOver(t *testing.T) {
 	answered := func() {
 		t.Helper()
 		for _, path := range []string{custom, older, external} {
-			await(t, func() error {
+			stack.Eventually(t, func() error {
 				got, err := get(path)
 				if err == nil && !strings.Contains(got, `"value":"7"`) {
 					err = errors.New(got)
@@ -208,11 +225,11 @@ func TestHandOver(t *testing.T) {
 	answered()
 
 	// An API of another server is left alone until somebody hands it over.
-	if err := s.StartController(t.Context()); err != nil {
+	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() error {
-		log, err := os.ReadFile(s.ControllerLog())
+	stack.Eventually(t, func() error {
+		log, err := os.ReadFile(rig.ControllerLog())
 		if err == nil && !strings.Contains(string(log), "served by another service: monitoring/adapter") {
 			err = errors.New("the log does not say whose the API is")
 		}
@@ -223,9 +240,9 @@ func TestHandOver(t *testing.T) {
 	unregister(t, a) // the hand-over
 	servedBy(t, a, "gpupilot-system/gpupilot-controller")
 	answered()
-	create(t, s, metricQuery("queue", "", "sum(queue_length)"))
-	await(t, func() error { _, err := raw(t.Context(), k, namespace, "queue"); return err })
-	await(t, func() error {
+	create(t, metricQuery("queue", "", "sum(queue_length)"))
+	stack.Eventually(t, func() error { _, err := raw(t.Context(), k, namespace, "queue"); return err })
+	stack.Eventually(t, func() error {
 		list, err := k.Discovery().ServerResourcesForGroupVersion("custom.metrics.k8s.io/v1beta2")
 		if err != nil {
 			return err
@@ -240,12 +257,12 @@ func TestHandOver(t *testing.T) {
 		return nil
 	})
 	var list v1beta2.MetricValueList
-	if body, err := get(custom); err != nil || json.Unmarshal([]byte(body), &list) != nil || len(list.Items) != 1 || time.Since(list.Items[0].Timestamp.Time) > time.Minute {
+	if body, err := get(custom); err != nil || json.Unmarshal([]byte(body), &list) != nil || len(list.Items) != 1 || list.Items[0].Timestamp.Time.Before(began) {
 		t.Errorf("%s, %v", body, err)
 	}
 
 	stopAdapter() // only its own metrics are lost
-	await(t, func() error {
+	stack.Eventually(t, func() error {
 		body, err := get(custom)
 		if err == nil || !strings.Contains(err.Error()+body, "the delegate of custom.metrics.k8s.io has no answer") {
 			return fmt.Errorf("without the adapter: %s, %v", body, err)
@@ -259,9 +276,9 @@ func TestHandOver(t *testing.T) {
 		t.Error(err)
 	}
 
-	s.StopController() // the way back
+	rig.StopController() // the way back
 	unregister(t, a)
-	serveAdapter(t, s, port)
+	serveAdapter(t, port)
 	register(t, a, int32(port))
 	servedBy(t, a, "monitoring/adapter")
 	answered()

@@ -7,12 +7,9 @@ package external
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -22,46 +19,24 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
-const (
-	hungReplicas = 6
-	hungFor      = 40 * time.Second
-	recordedRule = "groups: [{name: gpus, rules: [{record: 'recorded:utilization', " +
-		"expr: '100 * avg by (namespace, name) (gpupilot_workload_gpu_utilization_ratio{in_use=\"allocated\",stat=\"avg\"})'}]}]"
-)
+const hungReplicas = 6
 
 // The agent of a node hangs. It is the node of the two replicas of each Deployment that
 // carry the load, so what is still read is idle. Whatever the replicas are scaled by, there
 // are as many until the agent is back: an HPA on an object, on a MetricQuery of GPUs, of
 // PromQL over our aggregates and of a recording rule, and a GPUAutoscaler.
 func TestAHungAgentRemovesNoReplica(t *testing.T) {
-	t.Parallel() // it has a control plane of its own, and waits
-	if _, err := cluster.FindBinary(); err != nil {
-		t.Skip("no control plane; make test builds it: ", err)
-	}
-	rules := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(rules, []byte(recordedRule), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := stack.Start(t.Context(), stack.Config{
-		Nodes: 3, GPUs: 10, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		ControllerArgs: []string{"--external-metrics", "--rule-files", rules},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	create(t, s, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	controllerArgs(t, overWindows...)
 	names := []string{"object", "gpus", "promql", "recorded", "autoscaled"}
 	for _, name := range names {
-		createSpread(t, s, name)
+		createSpread(t, name)
 	}
-	await(t, func() error {
-		ready, err := s.ReadyPods(t.Context(), namespace)
+	stack.Eventually(t, func() error {
+		ready, err := rig.ReadyPods(t.Context(), namespace)
 		if err == nil && len(ready) != len(names)*hungReplicas {
 			err = fmt.Errorf("%d pods serve", len(ready))
 		}
@@ -69,66 +44,66 @@ func TestAHungAgentRemovesNoReplica(t *testing.T) {
 	})
 
 	// The states of the GPUs are ours from now on: simnode writes a node's only if they change.
-	node := s.Nodes.NodeNames()[0]
-	busy := sim.State{GPUs: make([]sim.GPUState, 10)}
+	node := rig.Nodes.NodeNames()[0]
+	busy := sim.State{GPUs: make([]sim.GPUState, gpusPerNode)}
 	for i := range busy.GPUs {
 		busy.GPUs[i] = sim.Busy(96, 1000)
 	}
-	if err := sim.WriteState(s.Nodes.StateFile(node), busy); err != nil {
+	if err := sim.WriteState(rig.Nodes.StateFile(node), busy); err != nil {
 		t.Fatal(err)
 	}
-	scaleHung(t, s)
-	seesLoad(t, s)
+	scaleHung(t)
+	seesLoad(t)
 
-	agent := agentOn(t, s, node)
-	if err := s.Nodes.Hang(stack.Namespace, agent); err != nil {
+	seen := map[string]*recorder{}
+	for _, name := range names {
+		seen[name] = record(t, name)
+	}
+	agent := agentOn(t, node)
+	if err := rig.Nodes.Hang(stack.Namespace, agent); err != nil {
 		t.Fatal(err)
 	}
-	hung := time.Now()
-	explained := false
-	for time.Since(hung) < hungFor {
-		keepsHung(t, s, names)
-		if time.Since(hung) > hungFor-4*time.Second && !explained { // of 15 s between two passes, and a value that is kept for 10 s
-			explained = true
-			saysWhy(t, s, agent)
-		}
-		time.Sleep(250 * time.Millisecond)
-	}
-	if err := s.Nodes.Resume(stack.Namespace, agent); err != nil {
+	saysWhy(t, agent)
+	rig.Scraped(t, 5) // the other agents
+	if err := rig.Nodes.Resume(stack.Namespace, agent); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"gpus", "promql", "recorded"} {
-		ready(t, s, name, metav1.ConditionTrue, "Value")
+		ready(t, name, metav1.ConditionTrue, "Value")
 	}
-	seesLoad(t, s)
-	keepsHung(t, s, names)
+	seesLoad(t)
+	for name, r := range seen {
+		if numbers, _ := r.take(); !slices.Equal(numbers, []int32{hungReplicas}) {
+			t.Errorf("the replicas of %s were %d", name, numbers)
+		}
+	}
 
 	// The aggregates are not stuck: without load, the replicas go.
 	for i := range busy.GPUs {
 		busy.GPUs[i] = sim.Busy(0, 0)
 	}
-	if err := sim.WriteState(s.Nodes.StateFile(node), busy); err != nil {
+	if err := sim.WriteState(rig.Nodes.StateFile(node), busy); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		awaitReplicas(t, s, name, 1)
+		awaitReplicas(t, name, 1)
 	}
 }
 
 // createSpread makes a Deployment of six pods with a GPU each, two on each node.
-func createSpread(t *testing.T, s *stack.Stack, name string) {
+func createSpread(t *testing.T, name string) {
 	t.Helper()
 	d := stack.Deployment(namespace, name, hungReplicas, 0)
 	d.Spec.Template.Annotations[simnode.WorkloadAnnotation] = ""
 	d.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: d.Spec.Selector,
 	}}
-	create(t, s, d)
+	deploy(t, d)
 }
 
 // scaleHung scales each Deployment on the mean utilisation of its pods. It is 32 %, a third
 // of that of the pods with load, and so is the target.
-func scaleHung(t *testing.T, s *stack.Stack) {
+func scaleHung(t *testing.T) {
 	t.Helper()
 	value := resource.MustParse("32")
 	target := autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: &value}
@@ -141,27 +116,27 @@ func scaleHung(t *testing.T, s *stack.Stack) {
 	gpus.Spec = v1alpha1.MetricQuerySpec{GPU: &v1alpha1.MetricQueryGPU{
 		Metric: "Utilization", ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "gpus"},
 	}}
-	create(t, s, gpus)
-	create(t, s, metricQuery("promql", "", `100 * avg(gpupilot_workload_gpu_utilization_ratio{kind="Deployment",name="promql",in_use="allocated",stat="avg"})`))
-	create(t, s, metricQuery("recorded", "", `avg(recorded:utilization{name="recorded"})`))
+	create(t, gpus)
+	create(t, metricQuery("promql", "", `100 * avg(gpupilot_workload_gpu_utilization_ratio{kind="Deployment",name="promql",in_use="allocated",stat="avg"})`))
+	create(t, metricQuery("recorded", "", `avg(recorded:utilization{name="recorded"})`))
 	for _, name := range []string{"gpus", "promql", "recorded"} {
-		await(t, func() error { // the load, which the agents and the aggregates read in turn
+		stack.Eventually(t, func() error { // the load, which the agents and the aggregates read in turn
 			var q v1alpha1.MetricQuery
-			err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &q)
+			err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &q)
 			if err == nil && (q.Status.Value == nil || q.Status.Value.Value() < 30) {
 				err = fmt.Errorf("MetricQuery %s: %+v", name, q.Status)
 			}
 			return err
 		})
 	}
-	create(t, s, object)
+	create(t, object)
 	for _, name := range []string{"gpus", "promql", "recorded"} {
 		h := hpa(name, 1, name, nil, "32")
 		h.Spec.Metrics[0].External.Target = target
-		create(t, s, h)
+		create(t, h)
 	}
 	now := int32(0)
-	create(t, s, &v1alpha1.GPUAutoscaler{
+	create(t, &v1alpha1.GPUAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autoscaled"},
 		Spec: v1alpha1.GPUAutoscalerSpec{
 			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "autoscaled"}, MaxReplicas: 6,
@@ -172,11 +147,11 @@ func scaleHung(t *testing.T, s *stack.Stack) {
 }
 
 // seesLoad waits until all HPAs have read a value.
-func seesLoad(t *testing.T, s *stack.Stack) {
+func seesLoad(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"object", "gpus", "promql", "recorded"} {
-		await(t, func() error {
-			if c := scalingActive(t, s, name); c.Status != corev1.ConditionTrue {
+		stack.Eventually(t, func() error {
+			if c := scalingActive(t, name); c.Status != corev1.ConditionTrue {
 				return fmt.Errorf("HPA %s: %+v", name, c)
 			}
 			return nil
@@ -184,10 +159,10 @@ func seesLoad(t *testing.T, s *stack.Stack) {
 	}
 }
 
-func scalingActive(t *testing.T, s *stack.Stack, name string) (found autoscalingv2.HorizontalPodAutoscalerCondition) {
+func scalingActive(t *testing.T, name string) (found autoscalingv2.HorizontalPodAutoscalerCondition) {
 	t.Helper()
 	var h autoscalingv2.HorizontalPodAutoscaler
-	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &h); err != nil {
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &h); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range h.Status.Conditions {
@@ -198,50 +173,43 @@ func scalingActive(t *testing.T, s *stack.Stack, name string) (found autoscaling
 	return found
 }
 
-// keepsHung fails if a Deployment has fewer replicas.
-func keepsHung(t *testing.T, s *stack.Stack, names []string) {
+// saysWhy waits until each autoscaler says why it does nothing.
+func saysWhy(t *testing.T, agent string) {
 	t.Helper()
-	for _, name := range names {
-		if n, err := s.Replicas(t.Context(), namespace, name); err != nil || n != hungReplicas {
-			t.Fatalf("%s has %d replicas (%v)", name, n, err)
-		}
-	}
-}
-
-// saysWhy checks that each autoscaler says why it does nothing.
-func saysWhy(t *testing.T, s *stack.Stack, agent string) {
-	t.Helper()
-	node := s.Nodes.NodeNames()[0]
+	node := rig.Nodes.NodeNames()[0]
 	for name, want := range map[string]string{
 		"object":   "2 of its 6 serving pods have no value from the last 5s, and the others could look like less load (object-",
 		"gpus":     "2 of its 6 serving pods have no value from the last 5s, and the others could look like less load (gpus-",
 		"promql":   "2 of its GPUs have no value (promql-",
 		"recorded": "2 of its GPUs have no value (recorded-",
 	} {
-		c := scalingActive(t, s, name)
-		if c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, want) || !strings.Contains(c.Message, "node "+node) {
-			t.Errorf("HPA %s: %s %s, want %q with %s; the agent is %s", name, c.Status, c.Message, want, node, agent)
-		} else {
+		stack.Eventually(t, func() error {
+			c := scalingActive(t, name)
+			if c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, want) || !strings.Contains(c.Message, "node "+node) {
+				return fmt.Errorf("HPA %s: %s %s, want %q with %s; the agent is %s", name, c.Status, c.Message, want, node, agent)
+			}
 			t.Logf("HPA %s: %s", name, c.Message)
-		}
+			return nil
+		})
 	}
 	for _, name := range []string{"gpus", "promql", "recorded"} {
-		ready(t, s, name, metav1.ConditionFalse, "NoValue")
+		ready(t, name, metav1.ConditionFalse, "NoValue")
 	}
-	var a v1alpha1.GPUAutoscaler
-	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "autoscaled"}, &a); err != nil {
-		t.Fatal(err)
-	}
-	if d := a.Status.LastDecision; d == nil || !strings.Contains(fmt.Sprint(d.Steps), "PartialData") {
-		t.Errorf("the GPUAutoscaler decided %+v", d)
-	}
+	stack.Eventually(t, func() error {
+		var a v1alpha1.GPUAutoscaler
+		err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "autoscaled"}, &a)
+		if d := a.Status.LastDecision; err != nil || d == nil || !strings.Contains(fmt.Sprint(d.Steps), "PartialData") {
+			return fmt.Errorf("the GPUAutoscaler decided %+v, %w", d, err)
+		}
+		return nil
+	})
 }
 
 // agentOn returns the name of a node's agent.
-func agentOn(t *testing.T, s *stack.Stack, node string) string {
+func agentOn(t *testing.T, node string) string {
 	t.Helper()
 	var pods corev1.PodList
-	if err := s.Client.List(context.WithoutCancel(t.Context()), &pods, client.InNamespace(stack.Namespace), client.MatchingFields{"spec.nodeName": node}); err != nil {
+	if err := rig.Client.List(context.WithoutCancel(t.Context()), &pods, client.InNamespace(stack.Namespace), client.MatchingFields{"spec.nodeName": node}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range pods.Items {

@@ -8,10 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +17,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -33,35 +29,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/serve/doctor"
 	"github.com/gpupilot/gpupilot/internal/serve/remote"
 	"github.com/gpupilot/gpupilot/internal/window/view"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
-
-// startOwned starts a controller whose only signal is b, and GPUs for 40 pods.
-func startOwned(t *testing.T, b *backend) *stack.Stack {
-	t.Helper()
-	if _, err := cluster.FindBinary(); err != nil {
-		t.Skip("no control plane; make test builds it: ", err)
-	}
-	server := httptest.NewServer(b)
-	t.Cleanup(server.Close)
-	s, err := stack.Start(t.Context(), stack.Config{
-		Nodes: 1, GPUs: 40, NoAgents: true, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		ControllerArgs: []string{"--external-metrics", "--prometheus-url", server.URL},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	t.Cleanup(func() {
-		if t.Failed() {
-			log, _ := os.ReadFile(s.ControllerLog())
-			t.Logf("controller.log:\n%s", log[max(0, len(log)-8000):])
-		}
-	})
-	create(t, s, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	return s
-}
 
 // byHPA is a GPUAutoscaler that wants as many replicas as b says.
 func byHPA(name string) *v1alpha1.GPUAutoscaler {
@@ -79,43 +48,45 @@ func byHPA(name string) *v1alpha1.GPUAutoscaler {
 	}
 }
 
-func owned(t *testing.T, s *stack.Stack, name string) (*autoscalingv2.HorizontalPodAutoscaler, error) {
+func owned(t *testing.T, name string) (*autoscalingv2.HorizontalPodAutoscaler, error) {
 	var h autoscalingv2.HorizontalPodAutoscaler
-	return &h, s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &h)
+	return &h, rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &h)
 }
 
-func patch(t *testing.T, s *stack.Stack, o client.Object, name, text string) {
+func patch(t *testing.T, o client.Object, name, text string) {
 	t.Helper()
 	o.SetNamespace(namespace)
 	o.SetName(name)
-	if err := s.Client.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
+	if err := rig.Client.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // able waits until the condition AbleToScale has a reason, and its message contains a text.
-func able(t *testing.T, s *stack.Stack, name, reason, text string) {
+func able(t *testing.T, name, reason, text string) {
 	t.Helper()
-	await(t, func() error {
-		var a v1alpha1.GPUAutoscaler
-		if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
-			return err
-		}
-		if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionAbleToScale); c == nil || c.Reason != reason || !strings.Contains(c.Message, text) {
-			return fmt.Errorf("AbleToScale %+v, want %s with %q", c, reason, text)
-		}
-		return nil
-	})
+	stack.Eventually(t, func() error { return isAble(t, name, reason, text) })
+}
+
+func isAble(t *testing.T, name, reason, text string) error {
+	var a v1alpha1.GPUAutoscaler
+	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &a); err != nil {
+		return err
+	}
+	if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionAbleToScale); c == nil || c.Reason != reason || !strings.Contains(c.Message, text) {
+		return fmt.Errorf("AbleToScale %+v, want %s with %q", c, reason, text)
+	}
+	return nil
 }
 
 // healthy checks that gpupilot doctor finds nothing about the scaling.
-func healthy(t *testing.T, s *stack.Stack) {
+func healthy(t *testing.T) {
 	t.Helper()
-	api, err := remote.NewAPI(s.REST)
+	api, err := remote.NewAPI(rig.REST)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := remote.Controller{Cluster: &remote.Cluster{}, Address: s.ControllerURL}
+	c := remote.Controller{Cluster: &remote.Cluster{}, Address: rig.ControllerURL}
 	w := doctor.Where{API: api, Namespace: stack.Namespace, Now: time.Now, Controller: func(ctx context.Context, v *view.View) error {
 		return c.Get(ctx, "api/v1/view", nil, v)
 	}}
@@ -137,11 +108,11 @@ type recorder struct {
 	writers map[string]bool
 }
 
-func record(t *testing.T, s *stack.Stack, name string) *recorder {
+func record(t *testing.T, name string) *recorder {
 	t.Helper()
 	r := &recorder{writers: map[string]bool{}}
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err := s.Client.Watch(ctx, &appsv1.DeploymentList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name})
+	w, err := rig.Client.Watch(ctx, &appsv1.DeploymentList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,19 +154,16 @@ func (r *recorder) take() (numbers []int32, writers []string) {
 // The replicas follow the decision exactly through the owned HorizontalPodAutoscaler: also by one at ten and more, where
 // its own tolerance would swallow the step.
 func TestOwnedHPA(t *testing.T) {
-	t.Parallel() // it has a control plane of its own, and waits
-	b := &backend{}
-	b.set("3")
-	s := startOwned(t, b)
-	create(t, s, stack.Deployment(namespace, "web", 1, 0))
-	seen := record(t, s, "web")
-	create(t, s, byHPA("web"))
+	queue.set("3")
+	deploy(t, stack.Deployment(namespace, "web", 1, 0))
+	seen := record(t, "web")
+	create(t, byHPA("web"))
 	want := []int32{3, 10, 11, 12, 21, 22, 20, 11, 10, 2, 12}
 	for _, n := range want {
-		b.set(fmt.Sprint(n))
-		awaitReplicas(t, s, "web", n)
+		queue.set(fmt.Sprint(n))
+		awaitReplicas(t, "web", n)
 	}
-	await(t, func() error { // the watch is behind the reads
+	stack.Eventually(t, func() error { // the watch is behind the reads
 		seen.mu.Lock()
 		defer seen.mu.Unlock()
 		if got := seen.numbers; len(got) <= len(want) {
@@ -211,15 +179,15 @@ func TestOwnedHPA(t *testing.T) {
 		t.Errorf("scaled by %q, want the HPA controller only", writers)
 	}
 	t.Logf("replicas %d, written by %q", numbers, writers)
-	able(t, s, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
-	healthy(t, s)
+	able(t, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
+	healthy(t)
 
 	// The spec bounds it, and what others change in it is put back.
-	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"maxReplicas":25}}`)
+	patch(t, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"maxReplicas":25}}`)
 	kept := func(what string) {
 		t.Helper()
-		await(t, func() error {
-			h, err := owned(t, s, "gpupilot-web")
+		stack.Eventually(t, func() error {
+			h, err := owned(t, "gpupilot-web")
 			if err != nil {
 				return err
 			}
@@ -231,80 +199,84 @@ func TestOwnedHPA(t *testing.T) {
 		})
 	}
 	kept("another maximum")
-	patch(t, s, &autoscalingv2.HorizontalPodAutoscaler{}, "gpupilot-web", `{"spec":{"maxReplicas":13,"behavior":{"scaleUp":{"tolerance":"500m"}}}}`)
+	patch(t, &autoscalingv2.HorizontalPodAutoscaler{}, "gpupilot-web", `{"spec":{"maxReplicas":13,"behavior":{"scaleUp":{"tolerance":"500m"}}}}`)
 	kept("edited by others")
-	patch(t, s, &autoscalingv2.HorizontalPodAutoscaler{}, "gpupilot-web", `{"metadata":{"ownerReferences":null}}`)
+	patch(t, &autoscalingv2.HorizontalPodAutoscaler{}, "gpupilot-web", `{"metadata":{"ownerReferences":null}}`)
 	kept("without its owner")
-	first, err := owned(t, s, "gpupilot-web")
-	if err != nil || s.Client.Delete(t.Context(), first) != nil {
+	first, err := owned(t, "gpupilot-web")
+	if err != nil || rig.Client.Delete(t.Context(), first) != nil {
 		t.Fatal("cannot delete it: ", err)
 	}
 	kept("deleted by others")
 
 	// A restarted controller knows its own.
-	s.StopController()
-	patch(t, s, &autoscalingv2.HorizontalPodAutoscaler{}, "gpupilot-web", `{"spec":{"maxReplicas":13}}`)
-	if err := s.StartController(t.Context()); err != nil {
+	rig.StopController()
+	patch(t, &autoscalingv2.HorizontalPodAutoscaler{}, "gpupilot-web", `{"spec":{"maxReplicas":13}}`)
+	if err := rig.StartController(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	kept("edited while the controller was away")
-	b.set("14")
-	awaitReplicas(t, s, "web", 14)
+	queue.set("14")
+	awaitReplicas(t, "web", 14)
 
-	takenOver(t, s, b, seen)
+	takenOver(t, seen)
 
 	// To Scale and back, while the load changes: one writer at a time, and no dip.
 	_, _ = seen.take()
-	b.set("16")
-	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"Scale"}}`)
-	await(t, func() error {
-		_, err := owned(t, s, "gpupilot-web")
+	queue.set("16")
+	patch(t, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"Scale"}}`)
+	stack.Eventually(t, func() error {
+		_, err := owned(t, "gpupilot-web")
 		if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the HorizontalPodAutoscaler is not deleted: %w", err)
 		}
 		return nil
 	})
-	awaitReplicas(t, s, "web", 16)
-	b.set("17")
-	awaitReplicas(t, s, "web", 17)
+	awaitReplicas(t, "web", 16)
+	queue.set("17")
+	awaitReplicas(t, "web", 17)
 	numbers, writers = seen.take()
 	t.Logf("to Scale: replicas %d, written by %q", numbers, writers)
 	if slices.Min(numbers) < 14 {
 		t.Errorf("a dip: %d", numbers)
 	}
-	able(t, s, "web", "Able", "is scaled by this GPUAutoscaler")
-	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
-	b.set("18")
-	awaitReplicas(t, s, "web", 18)
+	able(t, "web", "Able", "is scaled by this GPUAutoscaler")
+	patch(t, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
+	queue.set("18")
+	awaitReplicas(t, "web", 18)
 	kept("created again")
-	b.set("20")
-	awaitReplicas(t, s, "web", 20)
+	queue.set("20")
+	awaitReplicas(t, "web", 20)
 	if numbers, _ = seen.take(); !slices.IsSorted(numbers) {
 		t.Errorf("a dip on the way back: %d", numbers)
 	}
 
 	// Without the metric nothing is scaled, and a condition says what to do.
-	a, err := aggregator.NewForConfig(s.REST)
+	a, err := aggregator.NewForConfig(rig.REST)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.ApiregistrationV1().APIServices().Delete(t.Context(), "v1beta1.external.metrics.k8s.io", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	b.set("5")
-	able(t, s, "web", "HPAReadsNoMetric", "externalMetrics.enabled")
-	if n, err := s.Replicas(t.Context(), namespace, "web"); err != nil || n != 20 {
+	const api = "v1beta1.external.metrics.k8s.io"
+	stack.Eventually(t, func() error { // the controller registers it again once a minute, perhaps before anybody has noticed
+		if err := a.ApiregistrationV1().APIServices().Delete(t.Context(), api, metav1.DeleteOptions{}); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+		return isAble(t, "web", "HPAReadsNoMetric", "externalMetrics.enabled")
+	})
+	queue.set("5")
+	n, err := rig.Replicas(t.Context(), namespace, "web")
+	if _, missing := a.ApiregistrationV1().APIServices().Get(t.Context(), api, metav1.GetOptions{}); err != nil || n != 20 && apierrors.IsNotFound(missing) {
 		t.Errorf("%d replicas without the metric, %v", n, err)
 	}
-	able(t, s, "web", "Able", "") // the controller has registered it again
-	awaitReplicas(t, s, "web", 5)
+	able(t, "web", "Able", "") // the controller has registered it again
+	awaitReplicas(t, "web", 5)
 
 	// It goes with the GPUAutoscaler.
-	if err := s.Client.Delete(t.Context(), byHPA("web")); err != nil {
+	if err := rig.Client.Delete(t.Context(), byHPA("web")); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() error {
-		if _, err := owned(t, s, "gpupilot-web"); !apierrors.IsNotFound(err) {
+	stack.Eventually(t, func() error {
+		if _, err := owned(t, "gpupilot-web"); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it is left: %w", err)
 		}
 		return nil
@@ -314,38 +286,36 @@ func TestOwnedHPA(t *testing.T) {
 // takenOver kills the leader while the load rises and the HorizontalPodAutoscaler scales: first the replica of the
 // controller that serves the metric, then the other one. The HorizontalPodAutoscaler stays, nobody else writes, and the
 // replicas never fall.
-func takenOver(t *testing.T, s *stack.Stack, b *backend, seen *recorder) {
+func takenOver(t *testing.T, seen *recorder) {
 	t.Helper()
-	standby, err := s.StartStandby(t.Context())
+	standby, err := rig.StartStandby(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(standby.Stop)
-	before, err := owned(t, s, "gpupilot-web")
+	before, err := owned(t, "gpupilot-web")
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := countHPAs(t, s)
+	all := countHPAs(t)
 	_, _ = seen.take()
 	kills := []struct {
 		to   int32
 		kill func()
 		next string // the URL of the next leader
-	}{{19, s.KillController, standby.URL}, {25, standby.Kill, s.ControllerURL}}
+	}{{19, rig.KillController, standby.URL}, {25, standby.Kill, rig.ControllerURL}}
 	for i, k := range kills {
-		rise(t, s, b, k.to, k.kill)
-		began := time.Now()
-		await(t, func() error { return leads(t, k.next) })
-		t.Logf("the next leader leads %.1f s after the end of the load's rise", time.Since(began).Seconds())
+		rise(t, k.to, k.kill)
+		stack.Eventually(t, func() error { return leads(t, k.next) })
 		if i == 0 { // its Service is that of both
-			if err := s.StartController(t.Context()); err != nil {
+			if err := rig.StartController(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		awaitReplicas(t, s, "web", k.to)
-		able(t, s, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
+		awaitReplicas(t, "web", k.to)
+		able(t, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
 	}
-	await(t, func() error { // the watch is behind the reads
+	stack.Eventually(t, func() error { // the watch is behind the reads
 		seen.mu.Lock()
 		defer seen.mu.Unlock()
 		if got := seen.numbers; got[len(got)-1] != 25 {
@@ -361,23 +331,23 @@ func takenOver(t *testing.T, s *stack.Stack, b *backend, seen *recorder) {
 	if slices.ContainsFunc(writers, func(w string) bool { return strings.Contains(w, "gpupilot") }) {
 		t.Errorf("scaled by %q, want the HPA controller only", writers)
 	}
-	if h, err := owned(t, s, "gpupilot-web"); err != nil || h.UID != before.UID || all() != 1 {
+	if h, err := owned(t, "gpupilot-web"); err != nil || h.UID != before.UID || all() != 1 {
 		t.Errorf("%d HorizontalPodAutoscalers, the last is %s, %v; want only %s", all(), h.UID, err, before.UID)
 	}
 }
 
 // rise raises the load to a number of replicas, one by one, and ends the leader while the HPA controller follows.
-func rise(t *testing.T, s *stack.Stack, b *backend, to int32, end func()) {
+func rise(t *testing.T, to int32, end func()) {
 	t.Helper()
-	from, err := s.Replicas(t.Context(), namespace, "web")
+	from, err := rig.Replicas(t.Context(), namespace, "web")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for n := from + 1; n <= to; n++ {
-		b.set(fmt.Sprint(n))
+		queue.set(fmt.Sprint(n))
 		if n == from+3 {
-			await(t, func() error {
-				if now, err := s.Replicas(t.Context(), namespace, "web"); err != nil || now == from {
+			stack.Eventually(t, func() error {
+				if now, err := rig.Replicas(t.Context(), namespace, "web"); err != nil || now == from {
 					return fmt.Errorf("%d replicas: %w", now, err)
 				}
 				return nil
@@ -406,10 +376,10 @@ func leads(t *testing.T, url string) error {
 }
 
 // countHPAs returns a function that says how many HorizontalPodAutoscalers there have been from now on.
-func countHPAs(t *testing.T, s *stack.Stack) func() int {
+func countHPAs(t *testing.T) func() int {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err := s.Client.Watch(ctx, &autoscalingv2.HorizontalPodAutoscalerList{}, client.InNamespace(namespace))
+	w, err := rig.Client.Watch(ctx, &autoscalingv2.HorizontalPodAutoscalerList{}, client.InNamespace(namespace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -435,76 +405,73 @@ func countHPAs(t *testing.T, s *stack.Stack) func() int {
 
 // A tenant's HorizontalPodAutoscaler is a rival, whatever it says of itself, and is never changed.
 func TestForgedHPA(t *testing.T) {
-	t.Parallel() // it has a control plane of its own, and waits
-	b := &backend{}
-	b.set("3")
-	s := startOwned(t, b)
-	create(t, s, stack.Deployment(namespace, "web", 1, 0))
-	create(t, s, stack.Deployment(namespace, "other", 1, 0))
+	queue.set("3")
+	deploy(t, stack.Deployment(namespace, "web", 1, 0))
+	deploy(t, stack.Deployment(namespace, "other", 1, 0))
 	a := byHPA("web")
 	a.Spec.Actuation = v1alpha1.ActuationAdvise
-	create(t, s, a)
+	create(t, a)
 	forged := hpa("web", 2, "made-up", nil, "1")
 	forged.Name = "gpupilot-web"
 	forged.Labels = map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"}
 	forged.OwnerReferences = []metav1.OwnerReference{{APIVersion: "gpupilot.dev/v1alpha1", Kind: "GPUAutoscaler", Name: "web", UID: a.UID, Controller: new(true)}}
 	unchanged := func() {
 		t.Helper()
-		got, err := owned(t, s, forged.Name)
+		got, err := owned(t, forged.Name)
 		if err != nil || got.UID != forged.UID || got.Spec.Metrics[0].External.Metric.Name != forged.Spec.Metrics[0].External.Metric.Name || got.Spec.ScaleTargetRef != forged.Spec.ScaleTargetRef {
 			t.Errorf("the forged HorizontalPodAutoscaler was changed: %+v, %v", got, err)
 		}
 	}
 	remove := func(o client.Object) {
 		t.Helper()
-		if err := s.Client.Delete(t.Context(), o); err != nil {
+		if err := rig.Client.Delete(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
 	}
 
 	// Of our name, before ours is there: of the same target, and of another one.
-	create(t, s, forged)
-	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
-	able(t, s, "web", "OwnedByAnother", "HorizontalPodAutoscaler gpupilot-web")
+	create(t, forged)
+	patch(t, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
+	able(t, "web", "OwnedByAnother", "HorizontalPodAutoscaler gpupilot-web")
 	unchanged()
 	remove(forged)
-	able(t, s, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
-	awaitReplicas(t, s, "web", 3)
+	able(t, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
+	awaitReplicas(t, "web", 3)
 
 	// A copy of ours, of another name: ours goes, and the copy stays.
-	ours, err := owned(t, s, "gpupilot-web")
+	ours, err := owned(t, "gpupilot-web")
 	if err != nil {
 		t.Fatal(err)
 	}
 	forged = ours.DeepCopy()
 	forged.Name, forged.ResourceVersion, forged.UID = "copy", "", ""
-	create(t, s, forged)
-	able(t, s, "web", "OwnedByAnother", "HorizontalPodAutoscaler copy")
+	create(t, forged)
+	able(t, "web", "OwnedByAnother", "HorizontalPodAutoscaler copy")
 	unchanged()
-	await(t, func() error {
-		if _, err := owned(t, s, "gpupilot-web"); !apierrors.IsNotFound(err) {
+	stack.Eventually(t, func() error {
+		if _, err := owned(t, "gpupilot-web"); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("ours is left: %w", err)
 		}
 		return nil
 	})
 	remove(forged)
-	able(t, s, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
+	able(t, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
 
 	// Our name is taken for another target.
-	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"Scale"}}`)
-	await(t, func() error {
-		if _, err := owned(t, s, "gpupilot-web"); !apierrors.IsNotFound(err) {
+	patch(t, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"Scale"}}`)
+	stack.Eventually(t, func() error {
+		if _, err := owned(t, "gpupilot-web"); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("ours is left: %w", err)
 		}
 		return nil
 	})
 	forged = hpa("other", 2, "made-up", nil, "1")
 	forged.Name = "gpupilot-web"
-	create(t, s, forged)
-	patch(t, s, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
-	able(t, s, "web", "HPANotKept", "HorizontalPodAutoscaler gpupilot-web is not owned by this GPUAutoscaler")
+	create(t, forged)
+	patch(t, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
+	able(t, "web", "HPANotKept", "HorizontalPodAutoscaler gpupilot-web is not owned by this GPUAutoscaler")
 	unchanged()
-	if n, err := s.Replicas(t.Context(), namespace, "web"); err != nil || n != 3 {
+	if n, err := rig.Replicas(t.Context(), namespace, "web"); err != nil || n != 3 {
 		t.Errorf("%d replicas, %v", n, err)
 	}
 }
