@@ -73,8 +73,16 @@ func commandFor(name string) *cobra.Command {
 	case "kube-scheduler":
 		return scheduler.NewSchedulerCommand()
 	case "kubelet":
-		return kubelet.NewKubeletCommand(context.Background())
+		return kubeletCommand(kubelet.NewKubeletCommand)
 	default:
 		return nil
 	}
+}
+
+// kubeletCommand is the kubelet's command, which takes a context since Kubernetes 1.34.
+func kubeletCommand(constructor any) *cobra.Command {
+	if withoutContext, ok := constructor.(func() *cobra.Command); ok {
+		return withoutContext()
+	}
+	return constructor.(func(context.Context) *cobra.Command)(context.Background())
 }

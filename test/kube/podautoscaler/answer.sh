@@ -4,6 +4,6 @@
 # Has Kubernetes' HorizontalPodAutoscaler answer the questions in file $1 of internal/scale/peers into file $2.
 # Built as ../build.sh builds: what the control plane is made of is not compiled again.
 set -euo pipefail
-export GOWORK=off GOFLAGS= CGO_ENABLED=0
 cd "$(dirname "${BASH_SOURCE[0]}")"
-go test -mod=readonly -trimpath -buildvcs=false -count=1 -vet=off -timeout=1h . -args -questions="$1" -answers="$2"
+. ../flags.sh
+go test -mod=readonly "${flags[@]}" -count=1 -vet=off -timeout=1h . -args -questions="$1" -answers="$2"
