@@ -33,8 +33,7 @@ import (
 const patience = 5 * time.Minute
 
 func TestBehindARealAPIServer(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	c, err := cluster.Start(ctx, cluster.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -8,11 +8,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -100,27 +97,14 @@ spec:
   maxReplicas: 10
   budget: {maxGPUs: 64}
   signals: [{gpu: {metric: Utilization}, target: {value: "60"}}]
-  behavior: {scaleDown: {stabilizationWindowSeconds: 5}}
+  behavior: {scaleDown: {stabilizationWindowSeconds: 2}}
 `
 
 // decision is the last one that the page shows.
 func decision(t *testing.T) view.Decision {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rig.ControllerURL+"/api/v1/view", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var v view.View
-	if err := json.Unmarshal(body, &v); err != nil {
+	if err := json.Unmarshal([]byte(stack.Get(t, rig.ControllerURL+"/api/v1/view")), &v); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range v.Workloads {
@@ -145,16 +129,19 @@ func replicas(t *testing.T) int64 {
 	return n
 }
 
-func within(t *testing.T, long time.Duration, ask func() error) {
+func wantReplicas(t *testing.T, want int64) {
 	t.Helper()
-	if err := stack.Await(t.Context(), long, ask); err != nil {
-		t.Fatal(err)
-	}
+	stack.Eventually(t, func() error {
+		if n := replicas(t); n != want {
+			return fmt.Errorf("%d groups, want %d: %s", n, want, decision(t).Sentence)
+		}
+		return nil
+	})
 }
 
-func wantServing(t *testing.T, long time.Duration, want int32) {
+func wantServing(t *testing.T, want int32) {
 	t.Helper()
-	within(t, long, func() error {
+	stack.Eventually(t, func() error {
 		if d := decision(t); d.Serving != want {
 			return fmt.Errorf("%d groups serve, want %d: %s", d.Serving, want, d.Sentence)
 		}
@@ -214,7 +201,7 @@ func testGroups(t *testing.T, gpus, claims string) {
 	if err := rig.Apply(t.Context(), []byte(strings.NewReplacer("GPUS", gpus, "CLAIMS", claims).Replace(manifest))); err != nil {
 		t.Fatal(err)
 	}
-	wantServing(t, patience, 1)
+	wantServing(t, 1)
 	for _, worker := range []string{"big-0-1", "big-0-2", "big-0-3"} {
 		if !replica.IsReady(pod(t, worker)) {
 			t.Errorf("the group serves, and %s is not ready", worker)
@@ -224,34 +211,29 @@ func testGroups(t *testing.T, gpus, claims string) {
 
 	// Far more load than 64 GPUs serve: two groups, and never a third.
 	load.Set(4 * capacity * 8)
-	within(t, patience, func() error {
-		if n := replicas(t); n != 2 {
-			return fmt.Errorf("%d groups, want 2: %s", n, decision(t).Sentence)
-		}
-		return nil
-	})
-	wantServing(t, patience, 2)
-	for until := time.Now().Add(5 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-		if n := replicas(t); n != 2 {
-			t.Fatalf("%d groups of 32 GPUs under a budget of 64: %s", n, decision(t).Sentence)
-		}
+	wantReplicas(t, 2)
+	wantServing(t, 2)
+	rig.Decides(t, name, 10)
+	if n := replicas(t); n != 2 {
+		t.Fatalf("%d groups of 32 GPUs under a budget of 64: %s", n, decision(t).Sentence)
 	}
 
 	// A worker that is lost takes its group with it, and the leader of the group stays ready for a moment.
+	statuses := rig.Statuses(t, name)
 	if err := rig.Client.Delete(t.Context(), pod(t, "big-1-2")); err != nil {
 		t.Fatal(err)
 	}
-	wantServing(t, 2*time.Second, 1)
-	wantServing(t, patience, 2)
-
-	load.Set(4 * capacity * 0.3)
-	within(t, patience, func() error {
-		if n := replicas(t); n != 1 {
-			return fmt.Errorf("%d groups, want 1: %s", n, decision(t).Sentence)
+	statuses.Await(t, func(st v1alpha1.GPUAutoscalerStatus) error {
+		if st.ServingReplicas != 1 {
+			return fmt.Errorf("%d groups serve, want 1", st.ServingReplicas)
 		}
 		return nil
 	})
-	wantServing(t, patience, 1)
+	wantServing(t, 2)
+
+	load.Set(4 * capacity * 0.3)
+	wantReplicas(t, 1)
+	wantServing(t, 1)
 	if p := pod(t, "big-0"); p.UID != first || p.DeletionTimestamp != nil {
 		t.Error("the first group was removed, and not the last one")
 	}

@@ -38,7 +38,7 @@ const (
 	name     = "chat"
 	capacity = 20.0 // requests/s of one replica
 	// patience bounds the wait for whole minutes.
-	patience = 6 * time.Minute
+	patience = 10 * time.Minute
 )
 
 func TestTheHistoryComesBack(t *testing.T) {
@@ -214,9 +214,7 @@ func seam(t *testing.T, url string) error {
 	}
 	first, last := int64(math.MaxInt64), int64(0) // sample, and point of a minute
 	for at := range found {
-		_, before := found[at-1000]
-		_, after := found[at+1000]
-		if at%minute == 0 && !before && !after { // a sample may be at the end of a minute, too
+		if at%minute == 0 && isAlone(found, at) { // a sample may be at the end of a minute, too
 			last = max(last, at)
 		} else {
 			first = min(first, at)
@@ -229,6 +227,17 @@ func seam(t *testing.T, url string) error {
 		t.Errorf("a minute ends at %d, after the first sample at %d", last, first)
 	}
 	return nil
+}
+
+// isAlone reports whether there is no other point for half a minute around a time: samples are a second apart, or a few
+// seconds on a machine that does other work.
+func isAlone(found map[int64]float64, at int64) bool {
+	for other := range found {
+		if other != at && other > at-minute/2 && other < at+minute/2 {
+			return false
+		}
+	}
+	return true
 }
 
 // get decodes an answer of a controller.

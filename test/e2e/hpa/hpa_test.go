@@ -35,10 +35,6 @@ const (
 	period    = 250 * time.Millisecond // of the controller's syncs
 	patience  = 5 * time.Minute
 
-	// idle is how many syncs fail between a change of the pods and the sync that
-	// counts, so that the controller's cache has seen the change.
-	idle = 4
-
 	// long is a window that no step leaves, however slow the machine: a controller
 	// says when it counted by milliseconds that nobody here knows. What happens
 	// when windows end is compared in simulated time (internal/scale/peers).
@@ -93,29 +89,37 @@ type timeline struct {
 	model peers.HPA
 	asked chan func(reading *peers.Reading, pods []string) // from the metrics API, one for each sync
 
-	began time.Time
-	age   map[string]int // of the pods, in steps
+	began  time.Time
+	age    map[string]int // of the pods, in steps
+	closed bool           // the fence: its pod is ready
 }
 
 const target = 10000 // thousandths
 
 func newTimeline(t *testing.T, k kubernetes.Interface, api *metricsAPI, model peers.HPA, name string) *timeline {
 	x := &timeline{k: k, name: name, model: model, asked: api.metrics[name], began: time.Now(), age: map[string]int{}}
+	deploy(t, k, name, 3)
+	deploy(t, k, fenceOf(name), 1)
+	_, err := k.AutoscalingV2().HorizontalPodAutoscalers(namespace).Create(t.Context(), x.object(), metav1.CreateOptions{})
+	must(t, err)
+	return x
+}
+
+// deploy creates a Deployment whose pods nobody runs.
+func deploy(t *testing.T, k kubernetes.Interface, name string, replicas int32) {
+	t.Helper()
 	labels := map[string]string{"app": name}
 	_, err := k.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(3)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}}, // nobody runs it
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 			},
 		},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	_, err = k.AutoscalingV2().HorizontalPodAutoscalers(namespace).Create(t.Context(), x.object(), metav1.CreateOptions{})
-	must(t, err)
-	return x
 }
 
 func (x *timeline) object() *autoscalingv2.HorizontalPodAutoscaler {
@@ -173,15 +177,45 @@ func (x *timeline) run(t *testing.T) {
 }
 
 // ask has the controller sync with the reading, once. All other syncs find no
-// metric, and so do nothing.
+// metric, and so do nothing: also the one that has begun before the pods were as
+// they are.
 func (x *timeline) ask(t *testing.T, r *peers.Reading, pods []string) {
 	t.Helper()
-	for range idle {
-		x.next(t)(nil, nil)
-	}
+	x.fence(t)
+	x.next(t)(nil, nil)
 	x.next(t)(r, pods)
 	x.next(t)(nil, nil) // the sync before it is over
 }
+
+// fence waits until the controllers' cache has seen what was done to pods: a change
+// of the fence's own pod is behind it in their one watch, and the ReplicaSet
+// controller tells of that. It is in the process of the HPA controller, and has its
+// cache.
+func (x *timeline) fence(t *testing.T) {
+	t.Helper()
+	x.closed = !x.closed
+	var pods *corev1.PodList
+	eventually(t, func() (err error) {
+		if pods, err = x.k.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + fenceOf(x.name)}); err == nil && len(pods.Items) != 1 {
+			err = fmt.Errorf("%d pods of the fence", len(pods.Items))
+		}
+		return err
+	})
+	want, ready := int32(0), corev1.ConditionFalse
+	if x.closed {
+		want, ready = 1, corev1.ConditionTrue
+	}
+	x.setReady(t, &pods.Items[0], ready)
+	eventually(t, func() error {
+		sets, err := x.k.AppsV1().ReplicaSets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + fenceOf(x.name)})
+		if err == nil && (len(sets.Items) != 1 || sets.Items[0].Status.ReadyReplicas != want) {
+			err = fmt.Errorf("the fence is %+v", sets.Items)
+		}
+		return err
+	})
+}
+
+func fenceOf(name string) string { return name + "-fence" }
 
 // next is the next sync's request for the metric.
 func (x *timeline) next(t *testing.T) func(*peers.Reading, []string) {
@@ -233,6 +267,12 @@ func (x *timeline) patch(t *testing.T, p *corev1.Pod) {
 	if x.age[p.Name] > 2 {
 		ready = corev1.ConditionTrue
 	}
+	x.setReady(t, p, ready)
+}
+
+// setReady has a pod run, and be ready or not.
+func (x *timeline) setReady(t *testing.T, p *corev1.Pod, ready corev1.ConditionStatus) {
+	t.Helper()
 	p.Status.Phase, p.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"phase": p.Status.Phase, "conditions": p.Status.Conditions}})
 	must(t, err)

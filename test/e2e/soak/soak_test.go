@@ -27,14 +27,14 @@ var length = flag.Duration("soak", 0, "how long to go on, at least one round of 
 const (
 	gpus     = 8
 	interval = 250 * time.Millisecond
-	// patience is for a machine that does other work: nothing here takes half of
-	// it by itself.
+	// patience bounds every wait: nothing here takes half of it by itself.
 	patience = 5 * time.Minute
-	// maxBehind is how old the last reading of a GPU may be that no fault touches,
-	// beside a fault that lasts longer.
-	maxBehind = 4 * time.Second
-	// hold is how long a fault lasts once it shows.
-	hold = 2 * time.Second
+	// maxMissed is how many collections in a row may lack a reading of a GPU that no
+	// fault touches, beside a fault that lasts longer: a machine that does other work
+	// lets some readings come after their collection.
+	maxMissed = 6
+	// hold is how many collections a fault lasts once it shows.
+	hold = 10
 	// maxRSS bounds the agent's memory, hostile labels included, and maxGrowth what
 	// all rounds but the first leave in it.
 	maxRSS, maxGrowth = 32 << 20, 3 << 20
@@ -211,10 +211,7 @@ func (n *node) suffer(t *testing.T, w *watch, f fault) {
 		t.Fatal(err)
 	}
 	n.await(t, f.name, f.shows)
-	select {
-	case <-time.After(hold):
-	case <-t.Context().Done():
-	}
+	w.awaitCollections(hold)
 	if err := f.end(); err != nil {
 		t.Fatal(err)
 	}
