@@ -9,6 +9,7 @@ package agentrig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -37,40 +38,67 @@ type Config struct {
 	// Files become the agent's file descriptors from 3 on, as systemd hands
 	// sockets over; LISTEN_PID and LISTEN_FDS say so.
 	Files []*os.File
+	// Foreign is for another program, such as dcgm-exporter: the kernel says where it listens, because its releases log that
+	// in different forms. Such a program may end instead.
+	Foreign bool
 }
 
 // Agent is a running gpupilot-agent.
 type Agent struct {
 	URL string // http://host:port
 
-	process *child.Process
+	*child.Process
+	foreign bool
 	log     logtest.Buffer
 }
 
 // Start starts an agent and returns when it serves.
 func Start(ctx context.Context, cfg Config) (*Agent, error) {
-	a := &Agent{}
+	a := &Agent{foreign: cfg.Foreign}
 	if err := a.start(cfg); err != nil {
 		return nil, err
 	}
+	if err := a.AwaitAddress(ctx); err != nil {
+		_ = a.Stop()
+		return nil, err
+	}
+	return a, nil
+}
+
+// AwaitAddress waits until the agent serves, and sets its URL. A foreign program may have ended instead.
+func (a *Agent) AwaitAddress(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if m := serving.FindStringSubmatch(a.Log()); m != nil {
-			a.URL = "http://" + m[1]
-			return a, nil
+		address, err := a.address()
+		if address != "" {
+			a.URL = "http://" + address
+			return nil
 		}
 		select {
 		case <-tick.C:
-		case <-a.process.Done:
-			return nil, fmt.Errorf("the agent ended (%w); it said:\n%s", a.process.Err, a.Log())
+		case <-a.Done:
+			if a.foreign {
+				return nil
+			}
+			return fmt.Errorf("the agent ended (%w); it said:\n%s", a.Err, a.Log())
 		case <-ctx.Done():
-			_ = a.Stop()
-			return nil, fmt.Errorf("the agent does not serve: %w; it said:\n%s", ctx.Err(), a.Log())
+			return fmt.Errorf("%s does not serve: %w; it said:\n%s", "the program", errors.Join(ctx.Err(), err), a.Log())
 		}
 	}
+}
+
+// address is where the agent listens; empty: it does not yet.
+func (a *Agent) address() (string, error) {
+	if a.foreign {
+		return listenerOf(a.Pid)
+	}
+	if m := serving.FindStringSubmatch(a.Log()); m != nil {
+		return m[1], nil
+	}
+	return "", nil
 }
 
 var serving = regexp.MustCompile(`msg=serving address=(\S+)`)
@@ -90,7 +118,7 @@ func (a *Agent) start(cfg Config) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.ExtraFiles, cmd.Stdout, cmd.Stderr = env, cfg.Files, &a.log, &a.log
 	var err error
-	if a.process, err = child.Start(cmd); err != nil {
+	if a.Process, err = child.Start(cmd); err != nil {
 		return fmt.Errorf("start the agent: %w", err)
 	}
 	return nil
@@ -99,14 +127,11 @@ func (a *Agent) start(cfg Config) error {
 // Stop terminates the agent and waits for its end. It fails if the agent did not
 // end well, or had to be killed.
 func (a *Agent) Stop() error {
-	if a.process.End(syscall.SIGTERM, startTimeout) {
+	if a.End(syscall.SIGTERM, startTimeout) {
 		return fmt.Errorf("the agent did not end within %v of SIGTERM", startTimeout)
 	}
-	return a.process.Err
+	return a.Err
 }
-
-// Signal sends the agent a signal.
-func (a *Agent) Signal(s os.Signal) error { return a.process.Signal(s) }
 
 // Log returns the agent's log.
 func (a *Agent) Log() string { return a.log.String() }
@@ -145,8 +170,8 @@ func (a *Agent) Await(ctx context.Context, timeout time.Duration, shows func(pag
 		}
 		select {
 		case <-tick.C:
-		case <-a.process.Done:
-			return fmt.Errorf("the agent ended (%w); it said:\n%s", a.process.Err, a.Log())
+		case <-a.Done:
+			return fmt.Errorf("the agent ended (%w); it said:\n%s", a.Err, a.Log())
 		case <-ctx.Done():
 			return fmt.Errorf("/metrics does not show it after %v (last error: %w); the agent said:\n%s", timeout, err, a.Log())
 		}

@@ -12,7 +12,9 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	alpha "k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 )
 
 // Grant is a device that a container holds.
@@ -21,7 +23,7 @@ type Grant struct {
 	Resource, DeviceID        string
 }
 
-// Kubelet answers the pod-resources API on a socket.
+// Kubelet answers the pod-resources API on a socket, in both of its versions: dcgm-exporter before 4.x asks for the older one.
 type Kubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 	socket string
@@ -57,6 +59,7 @@ func (k *Kubelet) Start() error {
 	}
 	s := grpc.NewServer()
 	podresources.RegisterPodResourcesListerServer(s, k)
+	alpha.RegisterPodResourcesListerServer(s, alphaKubelet{k: k})
 	k.mu.Lock()
 	k.server = s
 	k.mu.Unlock()
@@ -83,17 +86,42 @@ func (k *Kubelet) Set(grants []Grant) {
 	k.grants = grants
 }
 
-// List implements the pod-resources API.
+// List implements the pod-resources API: the grants that follow one another of a pod are in one entry.
 func (k *Kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	out := &podresources.ListPodResourcesResponse{}
+	var last *podresources.PodResources
 	for _, g := range k.grants {
-		out.PodResources = append(out.PodResources, &podresources.PodResources{
-			Name: g.Pod, Namespace: g.Namespace, Containers: []*podresources.ContainerResources{{
-				Name: g.Container, Devices: []*podresources.ContainerDevices{{ResourceName: g.Resource, DeviceIds: []string{g.DeviceID}}},
-			}},
-		})
+		devices := &podresources.ContainerDevices{ResourceName: g.Resource, DeviceIds: []string{g.DeviceID}}
+		if last != nil && last.Namespace == g.Namespace && last.Name == g.Pod && last.Containers[0].Name == g.Container {
+			last.Containers[0].Devices = append(last.Containers[0].Devices, devices)
+			continue
+		}
+		last = &podresources.PodResources{
+			Name: g.Pod, Namespace: g.Namespace, Containers: []*podresources.ContainerResources{{Name: g.Container, Devices: []*podresources.ContainerDevices{devices}}},
+		}
+		out.PodResources = append(out.PodResources, last)
 	}
 	return out, nil
+}
+
+// alphaKubelet has the older version, whose messages are the same on the wire.
+type alphaKubelet struct {
+	alpha.UnimplementedPodResourcesListerServer
+	k *Kubelet
+}
+
+// List implements the older pod-resources API.
+func (a alphaKubelet) List(ctx context.Context, _ *alpha.ListPodResourcesRequest) (*alpha.ListPodResourcesResponse, error) {
+	list, err := a.k.List(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	wire, err := proto.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	out := &alpha.ListPodResourcesResponse{}
+	return out, proto.Unmarshal(wire, out)
 }

@@ -5,6 +5,7 @@
 package agentrig
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -47,4 +48,30 @@ func (l *Library) Set(text string) error {
 		return err
 	}
 	return os.Rename(l.file+".new", l.file)
+}
+
+// NoValidation keeps dcgm-exporter from looking for libdcgm in the loader's cache, which has no fake.
+const NoValidation = "DISABLE_STARTUP_VALIDATE=true"
+
+// LinkLibraries makes a folder for LD_LIBRARY_PATH, in which programs find the fake libraries of the folder bin under the
+// names that releases of dcgm-exporter have looked for.
+func LinkLibraries(bin, folder string) error {
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		return err
+	}
+	for name, from := range map[string]string{
+		"libdcgm.so": "libdcgm-fake.so", "libdcgm.so.3": "libdcgm-fake.so", "libdcgm.so.4": "libdcgm-fake.so", "libnvidia-ml.so.1": "libnvidia-ml-fake.so",
+	} {
+		built, err := filepath.Abs(filepath.Join(bin, from))
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(built); err != nil {
+			return fmt.Errorf("a fake library, made by make fakes: %w", err)
+		}
+		if err := os.Symlink(built, filepath.Join(folder, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+//go:build linux
+
+package agentrig
 
 import (
 	"errors"

@@ -15,7 +15,7 @@ import (
 )
 
 // CPU is the CPU time, user and system, that the agent has used.
-func (a *Agent) CPU() (time.Duration, error) { return CPU(a.process.Pid) }
+func (a *Agent) CPU() (time.Duration, error) { return CPU(a.Pid) }
 
 // CPU is the CPU time, user and system, that a process has used, to the
 // nanosecond: that of its CPU-time clock (clock_getcpuclockid(3)).
@@ -29,7 +29,7 @@ func CPU(pid int) (time.Duration, error) {
 }
 
 // RSS returns the agent's resident memory in bytes.
-func (a *Agent) RSS() (uint64, error) { return RSS(a.process.Pid) }
+func (a *Agent) RSS() (uint64, error) { return RSS(a.Pid) }
 
 // RSS returns the resident memory of a process in bytes.
 func RSS(pid int) (uint64, error) {

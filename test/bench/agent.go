@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,7 @@ type shape struct {
 	name    string
 	mig     bool
 	virtual bool // series for each of a GPU's sharers
+	dcgm    bool // on the fake libdcgm, also without MIG
 
 	barTick float64 // ms of CPU for one collection, on the reference machine
 }
@@ -90,8 +92,10 @@ func (s shape) grants() []agentrig.Grant {
 func (s shape) library(bin, dir string) (*agentrig.Library, error) {
 	state := fmt.Sprintf("gpus %d\ngpu * util 57\ngpu * energy 123456789\n", gpus)
 	l := agentrig.NVML(bin, dir)
-	if s.mig {
+	if s.mig || s.dcgm {
 		l = agentrig.DCGM(bin, dir)
+	}
+	if s.mig {
 		state += fmt.Sprintf("gpu * mig 1g.18gb %d\n", instances)
 	}
 	return l, l.Set(state)
@@ -128,16 +132,27 @@ func (n *node) start(ctx context.Context, cfg config, s shape, extra agentrig.Co
 	if err := os.WriteFile(collectors, collectorsFile, 0o600); err != nil {
 		return err
 	}
-	extra.Binary = filepath.Join(cfg.bin, "gpupilot-agent")
-	extra.Args = append(append(append(n.library.Args(), n.kubelet.Args()...), "-f", collectors), extra.Args...)
-	extra.Env = append(append(n.library.Env(), "NODE_NAME=gpu-node-0001"), extra.Env...)
+	args, env := n.kubelet.Args(), append(n.library.Env(), "NODE_NAME=gpu-node-0001")
+	if extra.Foreign {
+		libraries := filepath.Join(n.dir, "lib")
+		if err := agentrig.LinkLibraries(cfg.bin, libraries); err != nil {
+			return err
+		}
+		args = append(args, "--kubernetes-gpu-id-type", "device-name")
+		env = append(env, "LD_LIBRARY_PATH="+libraries, agentrig.NoValidation)
+	} else {
+		extra.Binary = filepath.Join(cfg.bin, "gpupilot-agent")
+		args = append(args, n.library.Args()...)
+	}
+	extra.Args = slices.Concat(args, []string{"-f", collectors}, extra.Args)
+	extra.Env = append(env, extra.Env...)
 	if s.virtual {
 		extra.Args = append(extra.Args, "--kubernetes-virtual-gpus")
 	}
 	if n.Agent, err = agentrig.Start(ctx, extra); err != nil {
 		return err
 	}
-	return n.Await(ctx, 20*time.Second, func(page string) bool {
+	return n.Await(ctx, time.Minute, func(page string) bool {
 		for _, g := range s.grants() {
 			if !strings.Contains(page, `pod="`+g.Pod+`"`) {
 				return false

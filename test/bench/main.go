@@ -76,15 +76,16 @@ func main() {
 
 // config is what the flags say.
 type config struct {
-	bin     string // folder of the programs and the fake libraries
-	out     string
-	scrapes int
-	paced   int
-	ticks   int
-	soak    time.Duration
-	hang    time.Duration
-	changes int
-	only    string
+	bin      string // folder of the programs and the fake libraries
+	exporter string // a dcgm-exporter
+	out      string
+	scrapes  int
+	paced    int
+	ticks    int
+	soak     time.Duration
+	hang     time.Duration
+	changes  int
+	only     string
 
 	targets string        // how many a fleet has, a list
 	window  time.Duration // of samples that are kept of a fleet
@@ -106,6 +107,7 @@ type config struct {
 func (c *config) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.StringVar(&c.bin, "bin", "bin", "folder of the programs and of the fake libraries")
+	fs.StringVar(&c.exporter, "exporter", "", "a dcgm-exporter `binary` that is measured beside the agent, in the part exporter")
 	fs.StringVar(&c.out, "out", "bin/bench.json", "file to write the rows to, as JSON")
 	fs.IntVar(&c.scrapes, "scrapes", 10000, "scrapes per case, as fast as they are answered")
 	fs.IntVar(&c.paced, "paced", 50, "scrapes per case at 10 a second")
@@ -138,6 +140,7 @@ type part struct {
 func parts() []part {
 	return []part{
 		{"scrape", benchScrape},
+		{"exporter", benchExporter},
 		{"tick", benchTick},
 		{"memory", benchMemory},
 		{"hang", benchHang},

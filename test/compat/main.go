@@ -21,6 +21,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
 // ownPrefix starts the names of what only gpupilot-agent has.
@@ -44,9 +46,6 @@ type config struct {
 	only            string
 	interval        time.Duration
 	verbose         bool
-	bench           bool
-	scrapes         int
-	idle            time.Duration
 }
 
 var errUnintended = errors.New("the agent differs from dcgm-exporter in ways that intended.go does not list (see above)")
@@ -62,9 +61,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&cfg.only, "only", "", "run scenarios whose name matches this regular `expression`")
 	fs.DurationVar(&cfg.interval, "interval", 500*time.Millisecond, "collection interval of both")
 	fs.BoolVar(&cfg.verbose, "v", false, "say what each scenario found")
-	fs.BoolVar(&cfg.bench, "bench", false, "measure both instead: scrape time, CPU, memory")
-	fs.IntVar(&cfg.scrapes, "scrapes", 2000, "scrapes per case of -bench")
-	fs.DurationVar(&cfg.idle, "idle", 0, "measure for this `time` instead what both cost at a scrape each 15 s and collections each 1, 5 and 30 s")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -77,12 +73,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	defer h.close()
 	fmt.Fprintf(out, "%s (%s) beside %s --profile %s, on %s\n", cfg.exporter, h.version, cfg.agent, h.profile, h.libraryName)
-	switch {
-	case cfg.idle > 0:
-		return h.idle(ctx, out)
-	case cfg.bench:
-		return h.bench(ctx, out)
-	}
 	return h.compare(ctx, out)
 }
 
@@ -143,22 +133,7 @@ func (h *harness) findLibrary() error {
 		return nil
 	}
 	h.library, h.libraryName, h.fake = filepath.Join(h.dir, "lib"), "our fake libdcgm", true
-	if err := os.Mkdir(h.library, 0o755); err != nil {
-		return err
-	}
-	built := filepath.Dir(h.cfg.agent)
-	for name, from := range map[string]string{
-		"libdcgm.so": "libdcgm-fake.so", "libdcgm.so.3": "libdcgm-fake.so", "libdcgm.so.4": "libdcgm-fake.so",
-		"libnvidia-ml.so.1": "libnvidia-ml-fake.so",
-	} {
-		if err := os.Symlink(filepath.Join(built, from), filepath.Join(h.library, name)); err != nil {
-			return err
-		}
-		if _, err := os.Stat(filepath.Join(h.library, name)); err != nil {
-			return fmt.Errorf("our fake library, made by make fakes: %w", err)
-		}
-	}
-	return nil
+	return agentrig.LinkLibraries(filepath.Dir(h.cfg.agent), h.library)
 }
 
 // say is what the exporter answers to a flag that makes it end.

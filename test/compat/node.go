@@ -50,11 +50,17 @@ func prepare(s scenario, dir string) (*node, error) {
 			return nil, err
 		}
 	}
-	stop, err := serveKubelet(filepath.Join(dir, "kubelet.sock"), s.pods)
+	var grants []agentrig.Grant
+	for _, p := range s.pods {
+		for _, device := range p.devices {
+			grants = append(grants, agentrig.Grant{Namespace: namespace, Pod: p.name, Container: "c-" + p.name, Resource: p.resource, DeviceID: device})
+		}
+	}
+	kubelet, err := agentrig.StartKubelet(filepath.Join(dir, "kubelet.sock"), grants)
 	if err != nil {
 		return nil, err
 	}
-	n.ends = append(n.ends, stop)
+	n.ends = append(n.ends, kubelet.Stop)
 	if s.cluster {
 		if err := n.join(s); err != nil {
 			n.stop()

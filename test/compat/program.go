@@ -9,78 +9,40 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
-	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/base/logtest"
+	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
-const (
-	// startLimit is how long a program may take until it listens or gives up.
-	startLimit = time.Minute
-	// stopLimit is how long it may take to end when told to.
-	stopLimit = 8 * time.Second
-)
+// stopLimit is how long a program may take to end when told to.
+const stopLimit = time.Minute
 
 // program is one of the two that are compared, running or ended.
 type program struct {
-	cmd    *exec.Cmd
-	addr   string // where it listens
-	secure bool   // serves TLS
-	log    logtest.Buffer
-	ended  chan struct{} // closed when it has
+	*agentrig.Agent
+	secure bool // serves TLS
 	client *http.Client
 }
 
 // tail returns the end of what the program wrote.
 func (p *program) tail() string {
 	const most = 2000
-	s := strings.TrimSpace(p.log.String())
+	s := strings.TrimSpace(p.Log())
 	return s[max(0, len(s)-most):]
 }
 
-// start runs a command with -a, and returns when it listens or has ended. The
-// program chooses its port, so that no other program can take it before.
-func start(ctx context.Context, command, args, env []string, secure bool) (*program, error) {
-	p := &program{secure: secure, ended: make(chan struct{})}
-	p.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+// start runs a program, and returns when it listens or has ended. The program chooses its port, so that no other program
+// can take it before.
+func start(ctx context.Context, runner []string, binary string, args, env []string, secure bool) (*program, error) {
+	a, err := agentrig.Start(ctx, agentrig.Config{Runner: runner, Binary: binary, Args: args, Env: env, Foreign: true})
+	if err != nil {
+		return nil, err
+	}
+	return &program{Agent: a, secure: secure, client: &http.Client{Timeout: stopLimit, Transport: &http.Transport{
 		DisableCompression: true,
 		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, // the certificate is made for this run
-	}}
-	p.cmd = exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{"-a", "127.0.0.1:0"}, args)...)
-	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p.cmd.WaitDelay = time.Second
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", command, err)
-	}
-	go func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait() // its state is looked at
-	}()
-	return p, p.listening(ctx)
-}
-
-// listening waits until the program listens, and finds where.
-func (p *program) listening(ctx context.Context) error {
-	for until := time.Now().Add(startLimit); time.Now().Before(until); {
-		addr, err := listenerOf(p.cmd.Process.Pid)
-		if err != nil && p.running() {
-			return err
-		}
-		if addr != "" {
-			p.addr = addr
-			return nil
-		}
-		if !p.sleep(ctx, 50*time.Millisecond) {
-			return ctx.Err()
-		}
-	}
-	return fmt.Errorf("%s does not listen after %s; it said:\n%s", p.cmd.Path, startLimit, p.tail())
+	}}}, nil
 }
 
 // sleep waits, and says whether the program still runs and ctx is not done.
@@ -90,45 +52,28 @@ func (p *program) sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-p.ended:
+	case <-p.Done:
 		return false
 	case <-t.C:
 		return true
 	}
 }
 
-func (p *program) running() bool {
-	select {
-	case <-p.ended:
-		return false
-	default:
-		return true
-	}
-}
-
 // state says in words whether it runs.
 func (p *program) state() string {
-	if p.running() {
+	if p.Running() {
 		return "runs"
 	}
-	return "exits with " + fmt.Sprint(p.cmd.ProcessState.ExitCode())
+	return "exits with " + fmt.Sprint(p.State.ExitCode())
 }
 
 // stop tells it to end, and says how it did.
 func (p *program) stop(sig os.Signal) string {
 	p.client.CloseIdleConnections()
-	if !p.running() {
-		return p.state()
-	}
-	_ = p.cmd.Process.Signal(sig) // it may just have ended
-	select {
-	case <-p.ended:
-		return p.state()
-	case <-time.After(stopLimit):
-		_ = p.cmd.Process.Kill()
-		<-p.ended
+	if p.Running() && p.End(sig, stopLimit) {
 		return "does not end"
 	}
+	return p.state()
 }
 
 // request is what is asked of both programs.
@@ -166,14 +111,14 @@ type answer struct {
 }
 
 func (p *program) ask(ctx context.Context, r request) (answer, error) {
-	scheme, method := "http", http.MethodGet
+	url, method := p.URL, http.MethodGet
 	if p.secure && !r.plain {
-		scheme = "https"
+		url = strings.Replace(url, "http", "https", 1)
 	}
 	if r.method != "" {
 		method = r.method
 	}
-	req, err := http.NewRequestWithContext(ctx, method, scheme+"://"+p.addr+r.path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, url+r.path, nil)
 	if err != nil {
 		return answer{}, err
 	}
@@ -200,7 +145,7 @@ func (p *program) settled(ctx context.Context, r request, interval time.Duration
 	var before string
 	for i := range most {
 		a, err := p.ask(ctx, r)
-		if err != nil && !p.running() {
+		if err != nil && !p.Running() {
 			return answer{}, nil // the caller sees that it has ended
 		}
 		if err != nil {
@@ -215,7 +160,7 @@ func (p *program) settled(ctx context.Context, r request, interval time.Duration
 			return answer{}, ctx.Err()
 		}
 	}
-	return answer{}, fmt.Errorf("the page of %s does not come to rest", p.cmd.Path)
+	return answer{}, fmt.Errorf("the page of process %d does not come to rest; it said:\n%s", p.Pid, p.tail())
 }
 
 // skeleton is a page without what changes from one to the next: the series of

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
 // password is that of the scenario with a password.
@@ -101,7 +103,7 @@ func (h *harness) scenario(ctx context.Context, s scenario, dir string) ([]diffe
 	}
 	c := &comparison{values: h.fake}
 	c.add(kindStart, "program", theirs.state(), ours.state(), theirs.tail())
-	if theirs.running() && ours.running() {
+	if theirs.Running() && ours.Running() {
 		err = h.observe(ctx, c, s, dir, theirs, ours)
 	}
 	t, o := theirs.stop(syscall.SIGTERM), ours.stop(syscall.SIGTERM)
@@ -150,10 +152,9 @@ func (h *harness) start(ctx context.Context, path string, args []string, s scena
 	env := slices.Concat([]string{
 		"LD_LIBRARY_PATH=" + h.library, "GPUPILOT_FAKE_DCGM=" + gpus, "GPUPILOT_FAKE_NVML=" + gpus,
 		"GPUPILOT_BACKEND=dcgm", "GPUPILOT_PROFILE=" + h.profile,
-		// Theirs looks for libdcgm in the loader's cache only.
-		"DISABLE_STARTUP_VALIDATE=true",
+		agentrig.NoValidation,
 	}, n.env, replaced(s.env, n.dir))
-	return start(ctx, slices.Concat(n.wrap, []string{path}), args, env, s.web)
+	return start(ctx, n.wrap, path, args, env, s.web)
 }
 
 func replaced(words []string, dir string) []string {
@@ -179,13 +180,13 @@ func (h *harness) observe(ctx context.Context, c *comparison, s scenario, dir st
 			return err
 		}
 	}
-	if s.reload && theirs.running() && ours.running() {
+	if s.reload && theirs.Running() && ours.Running() {
 		for _, p := range []*program{theirs, ours} {
-			if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			if err := p.Signal(syscall.SIGHUP); err != nil {
 				return err
 			}
 			p.sleep(ctx, 4*h.cfg.interval)
-			if err := p.listening(ctx); err != nil {
+			if err := p.AwaitAddress(ctx); err != nil {
 				return err
 			}
 		}
@@ -228,7 +229,7 @@ func (h *harness) page(ctx context.Context, c *comparison, s scenario, theirs, o
 	if err != nil {
 		return err
 	}
-	if !theirs.running() || !ours.running() {
+	if !theirs.Running() || !ours.Running() {
 		return nil
 	}
 	c.answers(r, t, o)

@@ -37,6 +37,14 @@ type scenario struct {
 	since string
 }
 
+// pod holds devices, in a container named after its name.
+type pod struct {
+	name, resource string
+	devices        []string
+}
+
+const namespace = "team"
+
 // uuid is the fake library's UUID of a GPU, migUUID that of an instance.
 func uuid(gpu int) string { return fmt.Sprintf("GPU-48323030-6670-4000-8000-%012x", gpu) }
 
