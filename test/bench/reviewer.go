@@ -6,18 +6,14 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"time"
+
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi/reviewtest"
 )
@@ -33,7 +29,7 @@ const (
 // authorization asks an API server, and writes a kubeconfig for it, and a
 // certificate for "localhost", into dir.
 func startReviewer(ctx context.Context, dir string) (stop func(), err error) {
-	cert, key, err := selfSigned()
+	cert, key, err := certutil.GenerateSelfSignedCertKey("localhost", nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -53,26 +49,4 @@ func startReviewer(ctx context.Context, dir string) (stop func(), err error) {
 	s := &http.Server{Handler: reviewtest.Handler(cert), ReadHeaderTimeout: time.Minute}
 	go func() { _ = s.Serve(l) }() // until stop
 	return func() { _ = s.Close() }, nil
-}
-
-// selfSigned is a certificate for "localhost" and its key, in PEM.
-func selfSigned() (cert, key []byte, err error) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		return nil, nil, err
-	}
-	keyDER, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		return nil, nil, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), nil
 }

@@ -30,8 +30,9 @@ const (
 	Scheduler         = "kube-scheduler"
 )
 
-// startTimeout bounds a start. It takes about three seconds on two idle cores, and longer on a busy machine.
-const startTimeout = 2 * time.Minute
+// startTimeout bounds a start. It takes about three seconds on two idle cores. Only a failure takes as long as this, however
+// busy the machine is.
+const startTimeout = 10 * time.Minute
 
 // startAttempts bounds the attempts of Start with other ports, if a port was taken between its choice and its use.
 const startAttempts = 4
@@ -347,6 +348,3 @@ func (c *Cluster) PIDs() map[string]int {
 	}
 	return pids
 }
-
-// LogPath returns the file of a component's output.
-func (c *Cluster) LogPath(component string) string { return filepath.Join(c.dir, component+".log") }

@@ -3,59 +3,30 @@
 package cluster
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
-	"text/template"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// kubeconfigText embeds the certificates, so that the file can be copied. Its quotes are Go's, which YAML parses to the
-// same text for all names in certificates.
-const kubeconfigText = `apiVersion: v1
-kind: Config
-current-context: gpupilot
-contexts:
-- name: gpupilot
-  context: {cluster: gpupilot, user: {{printf "%q" .User}}}
-clusters:
-- name: gpupilot
-  cluster:
-    server: {{printf "%q" .Server}}
-    certificate-authority-data: {{.CA}}
-users:
-- name: {{printf "%q" .User}}
-  user:
-    client-certificate-data: {{.Cert}}
-    client-key-data: {{.Key}}
-`
-
 // writeKubeconfig makes a client certificate and writes a kubeconfig with it to a file of its own in dir: the same path for the same user and
-// groups, another for any other.
+// groups, another for any other. It embeds the certificates, so that it can be copied.
 func (p *pki) writeKubeconfig(dir, server, user string, groups []string) (string, error) {
-	certPEM, keyPEM, err := p.clientPEM(p.cluster, user, groups...)
+	cert, key, err := p.clientPEM(p.cluster, user, groups...)
 	if err != nil {
 		return "", err
 	}
-	parsed, err := template.New("kubeconfig").Parse(kubeconfigText)
-	if err != nil {
-		return "", err
-	}
-	var text bytes.Buffer
-	if err := parsed.Execute(&text, map[string]string{
-		"Server": server, "User": user, "CA": base64.StdEncoding.EncodeToString(encodeCert(p.cluster.cert.Raw)),
-		"Cert": base64.StdEncoding.EncodeToString(certPEM), "Key": base64.StdEncoding.EncodeToString(keyPEM),
-	}); err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
+	const name = "gpupilot"
 	path := filepath.Join(dir, kubeconfigName(user, groups))
-	return path, os.WriteFile(path, text.Bytes(), 0o600)
+	return path, clientcmd.WriteToFile(clientcmdapi.Config{
+		CurrentContext: name,
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: user}},
+		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: server, CertificateAuthorityData: encodeCert(p.cluster.cert.Raw)}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{user: {ClientCertificateData: cert, ClientKeyData: key}},
+	}, path)
 }
 
 // kubeconfigName returns a readable file name; the hash distinguishes similar users.

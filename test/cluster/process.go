@@ -119,7 +119,7 @@ func (c *Cluster) await(ctx context.Context, p *process, ready func(context.Cont
 // httpOK returns a check that a GET of the URL has status 200.
 func httpOK(client *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {

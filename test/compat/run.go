@@ -4,15 +4,9 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,9 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/crypto/bcrypt"
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
@@ -271,21 +265,11 @@ func webFiles(files map[string]string, dir string) error {
 	if err != nil {
 		return err
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, key, err := certutil.GenerateSelfSignedCertKey("localhost", nil, nil)
 	if err != nil {
 		return err
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return err
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	files[filepath.Join(dir, "tls.crt")] = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
-	files[filepath.Join(dir, "tls.key")] = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	files[filepath.Join(dir, "tls.crt")], files[filepath.Join(dir, "tls.key")] = string(cert), string(key)
 	files[filepath.Join(dir, "web.yml")] = "tls_server_config: {cert_file: tls.crt, key_file: tls.key}\nbasic_auth_users: {prometheus: " + string(hash) + "}\n"
 	return nil
 }

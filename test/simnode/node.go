@@ -30,7 +30,7 @@ import (
 const (
 	leaseSeconds   = 40
 	leaseRenewal   = 10 * time.Second
-	leaseTimeout   = 5 * time.Second
+	leaseTimeout   = 30 * time.Second
 	leaseNamespace = "kube-node-lease"
 )
 
