@@ -4,6 +4,7 @@
 package child
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"runtime"
@@ -77,4 +78,19 @@ func (p *Process) End(sig os.Signal, after time.Duration) (killed bool) {
 		<-p.Done
 		return true
 	}
+}
+
+// Tail returns the last lines of a file, of so many bytes at the most, or the error of reading it: what an error quotes of a
+// log.
+func Tail(path string, most int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	b = bytes.TrimSpace(b)
+	if len(b) > most {
+		b = b[len(b)-most:]
+		b = b[bytes.IndexByte(b, '\n')+1:]
+	}
+	return string(b)
 }

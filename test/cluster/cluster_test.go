@@ -210,24 +210,6 @@ func TestTakenPortIsToldFromOtherFailures(t *testing.T) {
 	}
 }
 
-func TestLastLines(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	f := func(text string, n int, want string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := lastLines(path, n); got != want {
-			t.Errorf("lastLines(%q, %d) = %q, want %q", text, n, got, want)
-		}
-	}
-	f("", 3, "(empty)")
-	f("\n\n", 3, "(empty)")
-	f("a\n", 3, "a")
-	f("a\nb\nc\n", 2, "b\nc")
-	f(strings.Repeat("x", 20<<10)+"\nend", 1, "end")
-}
-
 func TestEnvironment(t *testing.T) {
 	got := environment([]string{"PATH=/bin", "ETCD_NAME=other", "HTTPS_PROXY=http://proxy:3128", "HOME=/root", "PATHS=no"})
 	if want := []string{"PATH=/bin", "HOME=/root"}; !slices.Equal(got, want) {

@@ -24,8 +24,8 @@ var errPortTaken = errors.New("port already in use")
 
 var errStopped = errors.New("the cluster is stopped")
 
-// quotedLines is the number of log lines that an error quotes.
-const quotedLines = 12
+// quotedBytes is how much of a log an error quotes.
+const quotedBytes = 3000
 
 // pollEvery is the interval at which await polls.
 const pollEvery = 50 * time.Millisecond
@@ -67,7 +67,7 @@ func (p *process) ended(wait error) error {
 	if wait != nil {
 		state = wait.Error()
 	}
-	lines := lastLines(p.logPath, quotedLines)
+	lines := child.Tail(p.logPath, quotedBytes)
 	cause := errors.New("it ended")
 	if strings.Contains(lines, "address already in use") {
 		cause = errPortTaken
@@ -110,7 +110,7 @@ func (c *Cluster) await(ctx context.Context, p *process, ready func(context.Cont
 			return c.failure
 		case <-ctx.Done():
 			return fmt.Errorf("%s: not ready after %s: %w (%w); its log ends:\n%s", p.name,
-				time.Since(began).Round(time.Second), err, context.Cause(ctx), lastLines(p.logPath, quotedLines))
+				time.Since(began).Round(time.Second), err, context.Cause(ctx), child.Tail(p.logPath, quotedBytes))
 		case <-tick.C:
 		}
 	}
@@ -160,29 +160,4 @@ func environment(ours []string) []string {
 		}
 	}
 	return env
-}
-
-// lastLines returns the last n lines of a file, from its last 16 KiB, or the error of reading it.
-func lastLines(path string, n int) string {
-	const maxBytes = 16 << 10
-	file, err := os.Open(path)
-	if err != nil {
-		return err.Error()
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > maxBytes {
-		if _, err := file.Seek(-maxBytes, io.SeekEnd); err != nil {
-			return err.Error()
-		}
-	}
-	text, err := io.ReadAll(io.LimitReader(file, maxBytes))
-	if err != nil {
-		return err.Error()
-	}
-	text = bytes.TrimRight(text, "\n")
-	if len(text) == 0 {
-		return "(empty)"
-	}
-	lines := bytes.Split(text, []byte("\n"))
-	return string(bytes.Join(lines[max(0, len(lines)-n):], []byte("\n")))
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -158,7 +157,7 @@ func (s *Stack) launch(ctx context.Context, kubeconfig, url, log string, started
 	}
 	if err != nil {
 		p.End(syscall.SIGKILL, endTimeout)
-		return nil, fmt.Errorf("%w\n%s", err, tail(log))
+		return nil, fmt.Errorf("%w\n%s", err, child.Tail(log, 2000))
 	}
 	return p, nil
 }
@@ -224,11 +223,3 @@ func (s *Stack) endController(sig syscall.Signal) {
 
 // ControllerLog returns the file of the controller's output.
 func (s *Stack) ControllerLog() string { return filepath.Join(s.dir, "controller.log") }
-
-func tail(path string) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	return string(b[max(0, len(b)-2000):])
-}

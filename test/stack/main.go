@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupilot/gpupilot/test/child"
 	"github.com/gpupilot/gpupilot/test/cluster"
 )
 
@@ -89,9 +90,7 @@ func (s *Stack) controllerLogs() (out string) {
 	for _, glob := range []string{"*.log", "n/*/gpupilot-controller-*.log"} {
 		files, _ := filepath.Glob(filepath.Join(s.dir, glob)) // the pattern is valid
 		for _, file := range files {
-			if b, err := os.ReadFile(file); err == nil {
-				out += fmt.Sprintf("--- %s ---\n%s\n", filepath.Base(file), b[max(0, len(b)-logTail):])
-			}
+			out += fmt.Sprintf("--- %s ---\n%s\n", filepath.Base(file), child.Tail(file, logTail))
 		}
 	}
 	return out

@@ -113,7 +113,7 @@ func startNode(t *testing.T, seed int, n *node) {
 	}
 	t.Cleanup(func() { _ = n.agent.Stop() }) // the one that goes down has ended
 	page := ""
-	if err := n.agent.Await(t.Context(), time.Minute, func(p string) bool {
+	if err := n.agent.Await(t.Context(), patience, func(p string) bool {
 		page = p
 		return strings.Contains(p, `gpu="3"`)
 	}); err != nil {
@@ -164,7 +164,7 @@ func TestAgentsQueries(t *testing.T) {
 		config += n.scrape()
 	}
 	p := server{promtest.Start(t, config)}
-	p.await(t, "all targets", "count(up == 1) == 5 and count(count_over_time(gpupilot_backend_up[5s]) >= 3) == 5")
+	p.await(t, "all targets", "count(up == 1) == 5 and count(count_over_time(gpupilot_backend_up[1m]) >= 3) == 5")
 	for i, n := range nodes {
 		n.set(t, broken(i))
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // windowRig is the controller's scraper, windows and PromQL over them.
@@ -206,14 +207,14 @@ func TestTheAnswersAreThoseOfAPrometheus(t *testing.T) {
 	}
 	p := server{promtest.Start(t, config)}
 	w := startWindows(t, nodes)
-	const before = `count(count_over_time(gpupilot_backend_up[10s]) >= 5) == 3`
+	const before = `count(count_over_time(gpupilot_backend_up[1m]) >= 5) == 3`
 	p.await(t, "values before the fault", before)
 	w.await(t, before)
 	for i, n := range nodes {
 		n.set(t, broken(i))
 	}
 	// Longer than the ranges of the panels, so that they do not depend on who began first.
-	const history = `count(count_over_time(gpupilot_backend_up[80s]) >= 75) == 3`
+	const history = `count(gpupilot_backend_up offset 80s) == 3`
 	w.await(t, history)
 	p.await(t, "a history", history)
 
@@ -225,19 +226,20 @@ func TestTheAnswersAreThoseOfAPrometheus(t *testing.T) {
 	for _, q := range all {
 		tolerance := toleranceOf(t, q.expr)
 		for _, length := range []time.Duration{0, 10 * time.Second} {
-			n, shifted, diff := compareOnce(t, p, w, q.expr, length, tolerance)
-			for range 15 { // until a scrape that Prometheus missed has left the ranges
-				if diff == nil {
-					break
+			var n int
+			var shifted bool
+			var diff []string
+			err := stack.Await(t.Context(), stack.Patience, func() error { // until a scrape that one of them missed has left the ranges
+				if n, shifted, diff = compareOnce(t, p, w, q.expr, length, tolerance); diff != nil {
+					return errors.New(strings.Join(diff[:min(len(diff), 6)], "\n  "))
 				}
-				time.Sleep(time.Second)
-				n, shifted, diff = compareOnce(t, p, w, q.expr, length, tolerance)
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s over %v:\n%s\n  %v", q.name, length, q.expr, err)
 			}
 			if shifted {
 				ticks++
-			}
-			if diff != nil {
-				t.Errorf("%s over %v:\n%s\n  %s", q.name, length, q.expr, strings.Join(diff[:min(len(diff), 6)], "\n  "))
 			}
 			compared++
 			if tolerance != exact {
@@ -252,12 +254,12 @@ func TestTheAnswersAreThoseOfAPrometheus(t *testing.T) {
 	}
 }
 
-// compareOnce asks both. A value of Prometheus that changes is as old as its scrape, up to
-// two seconds older than that of the windows: shifted reports that it is one of theirs
-// within that time, not the newest.
+// compareOnce asks both. A value that changes is as old as the scrape that has read it, in both: shifted reports that a
+// value of Prometheus is one of the windows' within the time between two scrapes, not that of the same second.
 func compareOnce(t *testing.T, p server, w windowRig, expr string, length time.Duration, tolerance float64) (series int, shifted bool, diff []string) {
 	t.Helper()
-	to := time.Now().Add(-2 * time.Second).Truncate(time.Millisecond)
+	between := max(longestGap(t, p.read), longestGap(t, w.query))
+	to := time.Now().Add(-between - 2*time.Second).Truncate(time.Millisecond)
 	from := to.Add(-length)
 	theirs, err := p.read(expr, from, to, time.Second)
 	if err != nil {
@@ -270,8 +272,8 @@ func compareOnce(t *testing.T, p server, w windowRig, expr string, length time.D
 	if diff = differences(ours, theirs, tolerance); diff == nil {
 		return len(theirs), false, nil
 	}
-	var around []answer
-	for _, back := range []time.Duration{0, time.Second, 2 * time.Second} {
+	around := []answer{ours}
+	for back := -between; back <= between+time.Second; back += time.Second {
 		x, err := w.query(expr, from.Add(-back), to.Add(-back), time.Second)
 		if err != nil {
 			return 0, false, []string{err.Error()}
@@ -282,6 +284,23 @@ func compareOnce(t *testing.T, p server, w windowRig, expr string, length time.D
 		return len(theirs), true, nil
 	}
 	return len(theirs), false, diff
+}
+
+// longestGap is the longest time between two scrapes of a target within the last half minute, in whole seconds.
+func longestGap(t *testing.T, query func(expr string, from, to time.Time, step time.Duration) (answer, error)) (longest time.Duration) {
+	t.Helper()
+	now := time.Now()
+	scrapes, err := query("timestamp(up)", now.Add(-30*time.Second), now, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range scrapes {
+		times := slices.Sorted(maps.Values(target)) // in seconds
+		for i := 1; i < len(times); i++ {
+			longest = max(longest, time.Duration(math.Ceil(times[i]-times[i-1]))*time.Second)
+		}
+	}
+	return longest
 }
 
 // later returns the answer with later times.
@@ -328,18 +347,14 @@ func explained(ours []answer, theirs answer, tolerance float64) bool {
 // await waits until a query finds a series.
 func (w windowRig) await(t *testing.T, expr string) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * patience); ; time.Sleep(200 * time.Millisecond) {
+	stack.Eventually(t, func() error {
 		now := time.Now()
 		got, err := w.query(expr, now, now, 0)
-		switch {
-		case err != nil:
-			t.Fatalf("%s: %v", expr, err)
-		case len(got) > 0:
-			return
-		case now.After(deadline):
-			t.Fatalf("%s finds nothing in the windows", expr)
+		if err == nil && len(got) == 0 {
+			err = fmt.Errorf("%s finds nothing in the windows", expr)
 		}
-	}
+		return err
+	})
 }
 
 // loose is the difference of rates. The samples of the windows have the times of their
