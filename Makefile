@@ -208,7 +208,8 @@ ifndef EXPORTER
 	@echo 'give the binary to compare with: make compat EXPORTER=/path/to/dcgm-exporter [LIBDCGM_DIR=/folder/of/libdcgm.so.4] [COLLECTORS=/its/default-counters.csv]'
 else
 	$(MAKE) bin/gpupilot-agent fakes
-	go run ./test/compat -exporter '$(EXPORTER)' $(if $(LIBDCGM_DIR),-libdcgm '$(LIBDCGM_DIR)') $(if $(COLLECTORS),-collectors '$(COLLECTORS)') $(ARGS)
+	go test -count=1 -v -tags $(TAGS) -timeout 1h -run TestBesideExporter ./test/compat -args -exporter '$(abspath $(EXPORTER))' \
+		$(if $(LIBDCGM_DIR),-libdcgm '$(abspath $(LIBDCGM_DIR))') $(if $(COLLECTORS),-collectors '$(abspath $(COLLECTORS))') $(ARGS)
 endif
 
 lint:

@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command compat runs a dcgm-exporter and gpupilot-agent side by side on one
-// libdcgm, scenario by scenario, and tells what differs: on purpose, as
-// docs/compatibility.md has it, or not. It ends with 1 if anything differs that
-// should not.
-package main
+// Package compat runs a dcgm-exporter and gpupilot-agent side by side on one libdcgm, scenario by scenario, and tells what
+// differs: on purpose, as docs/compatibility.md has it, or not. make compat gives it the exporter.
+package compat
 
 import (
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
+	"testing"
 	"time"
 
 	"github.com/gpupilot/gpupilot/test/agentrig"
@@ -27,15 +23,6 @@ import (
 
 // ownPrefix starts the names of what only gpupilot-agent has.
 const ownPrefix = "gpupilot_"
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "compat:", err)
-		os.Exit(1)
-	}
-}
 
 // config is what the flags say.
 type config struct {
@@ -48,32 +35,37 @@ type config struct {
 	verbose         bool
 }
 
-var errUnintended = errors.New("the agent differs from dcgm-exporter in ways that intended.go does not list (see above)")
+var given = flags()
 
-func run(ctx context.Context, args []string, out io.Writer) error {
-	var cfg config
-	fs := flag.NewFlagSet("compat", flag.ContinueOnError)
-	fs.StringVar(&cfg.exporter, "exporter", "", "the dcgm-exporter `binary` to compare with")
-	fs.StringVar(&cfg.agent, "agent", "bin/gpupilot-agent", "our `binary`")
-	fs.StringVar(&cfg.library, "libdcgm", "", "`folder` of libdcgm.so.4 (default: our fake, without which some scenarios cannot be had)")
-	fs.StringVar(&cfg.collectors, "collectors", "/etc/dcgm-exporter/default-counters.csv", "the exporter's default collectors `file`")
-	fs.StringVar(&cfg.profile, "profile", "", "our --profile (default: by the exporter's version)")
-	fs.StringVar(&cfg.only, "only", "", "run scenarios whose name matches this regular `expression`")
-	fs.DurationVar(&cfg.interval, "interval", 500*time.Millisecond, "collection interval of both")
-	fs.BoolVar(&cfg.verbose, "v", false, "say what each scenario found")
-	if err := fs.Parse(args); err != nil {
-		return err
+func flags() *config {
+	c := &config{}
+	flag.StringVar(&c.exporter, "exporter", "", "the dcgm-exporter `binary` to compare with")
+	flag.StringVar(&c.agent, "agent", "../../bin/gpupilot-agent", "our `binary`")
+	flag.StringVar(&c.library, "libdcgm", "", "`folder` of libdcgm.so.4 (default: our fake, without which some scenarios cannot be had)")
+	flag.StringVar(&c.collectors, "collectors", "/etc/dcgm-exporter/default-counters.csv", "the exporter's default collectors `file`")
+	flag.StringVar(&c.profile, "profile", "", "our --profile (default: by the exporter's version)")
+	flag.StringVar(&c.only, "only", "", "run scenarios whose name matches this regular `expression`")
+	flag.DurationVar(&c.interval, "interval", 500*time.Millisecond, "collection interval of both")
+	flag.BoolVar(&c.verbose, "v", false, "say what each scenario found")
+	return c
+}
+
+var errUnintended = errors.New("the agent differs from dcgm-exporter in ways that intended_test.go does not list (see above)")
+
+// A dcgm-exporter and the agent differ in nothing that is not meant.
+func TestBesideExporter(t *testing.T) {
+	if given.exporter == "" {
+		t.Skip("give the binary to compare with: make compat EXPORTER=/path/to/dcgm-exporter [LIBDCGM_DIR=/folder/of/libdcgm.so.4]")
 	}
-	if cfg.exporter == "" {
-		return errors.New("give the binary to compare with: make compat EXPORTER=/path/to/dcgm-exporter [LIBDCGM_DIR=/folder/of/libdcgm.so.4]")
-	}
-	h, err := newHarness(ctx, cfg)
+	h, err := newHarness(t.Context(), *given)
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
 	defer h.close()
-	fmt.Fprintf(out, "%s (%s) beside %s --profile %s, on %s\n", cfg.exporter, h.version, cfg.agent, h.profile, h.libraryName)
-	return h.compare(ctx, out)
+	fmt.Printf("%s (%s) beside %s --profile %s, on %s\n", given.exporter, h.version, given.agent, h.profile, h.libraryName)
+	if err := h.compare(t.Context(), os.Stdout); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // harness runs scenarios.
