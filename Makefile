@@ -31,6 +31,7 @@ export GPUPILOT_KUBE = $(CURDIR)/bin/kube
 # compiler's time: so the programs, the tests and the control plane share what the compiler made of their common packages.
 # -trimpath would divide it again: only releases have it.
 TAGS := netgo,osusergo
+E2E  := $(TAGS),e2e
 ifeq ($(MAKELEVEL),0)
 export GOFLAGS := $(GOFLAGS) -tags=$(TAGS) -gcflags=all=-dwarf=false
 endif
@@ -119,7 +120,7 @@ kube: ## the real control plane of the demo and the tests: about 6 minutes once 
 ifdef INSTALL
 demo: kube all fakes ## the whole chain on this machine; DEMO_SECONDS=N ends it, LOAD=FILE SPEED=n replays a load, INSTALL=1 installs the chart on a real node
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH)
-	@set -o pipefail; cd test/chart && GPUPILOT_REQUIRE_REALNODE=1 go test -count=1 -tags $(TAGS),e2e -timeout 10m -run '^TestInstallNode$$' -v . -show | \
+	@set -o pipefail; cd test/chart && GPUPILOT_REQUIRE_REALNODE=1 go test -count=1 -tags $(E2E) -timeout 10m -run '^TestInstallNode$$' -v . -show | \
 		sed -un -e 's/^ *[a-z0-9_]*_test\.go:[0-9]*: //p' -e '/^\(ok\|FAIL\|panic\)/p'
 else
 demo:
@@ -172,32 +173,32 @@ test-release:
 	$(call go_test,release,-count=1 ./...,deploy/release)
 test-install:
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH) || echo 'no images: the test that runs them on a node is left out'
-	$(call go_test,install,-count=1 -tags $(TAGS),e2e -timeout 15m -run Install ./...,test/chart)
+	$(call go_test,install,-count=1 -tags $(E2E) -timeout 15m -run Install ./...,test/chart)
 
 hardware: all ## gpupilot load on the GPU of this machine, in about eight minutes; writes docs/hardware.md, and goes on where it was interrupted
 	go run ./test/hardware
 
 SOAK ?= 10m
 soak: all fakes ## the agent under a series of failures, for SOAK (10m)
-	go test -count=1 -v -tags $(TAGS),e2e -timeout 24h ./test/e2e/soak -soak $(SOAK)
+	go test -count=1 -v -tags $(E2E) -timeout 24h ./test/e2e/soak -soak $(SOAK)
 
 NODES ?= 1000
 soak-controller: kube all ## the controller on NODES (1000) simulated nodes that churn, for SOAK (10m)
-	go test -count=1 -v -tags $(TAGS),e2e -timeout 48h ./test/e2e/fleet -soak $(SOAK) -nodes $(NODES)
+	go test -count=1 -v -tags $(E2E) -timeout 48h ./test/e2e/fleet -soak $(SOAK) -nodes $(NODES)
 
 TRANSITIONS ?= 3000
 SEED        ?= 1
 sweep: kube all ## every field of the CRDs and of the chart's values set, changed, removed, and every call of the controller to the API server disturbed: an hour; as root also 200 drains on a real node: another; TRANSITIONS=0 for every value, SEED=n
-	go test -count=1 -v -tags $(TAGS),e2e -timeout 6h ./test/e2e/sweep -transitions $(TRANSITIONS) -rounds 0 -within 10s -seed $(SEED)
+	go test -count=1 -v -tags $(E2E) -timeout 6h ./test/e2e/sweep -transitions $(TRANSITIONS) -rounds 0 -within 10s -seed $(SEED)
 	cd test/chart && go test -count=1 -v -timeout 1h -run TestEveryValueRenders . -sweep 0 -seed $(SEED)
-	go test -count=1 -v -tags $(TAGS),e2e -timeout 4h -run '^TestDrainNode$$' ./test/e2e/realnode -drains 200 -longest 90s
+	go test -count=1 -v -tags $(E2E) -timeout 4h -run '^TestDrainNode$$' ./test/e2e/realnode -drains 200 -longest 90s
 
 SEQUENCES ?= 1000
 peers: ## compare the backtest's models of the HPA and the Knative autoscaler with the real ones; UPDATE=1 records the results
 	go test -count=1 -v -timeout 1h -run 'TestHPAIs|TestKPAIs' ./internal/scale/peers -args -ask -sequences $(SEQUENCES) $(if $(UPDATE),-update)
 
 keda: kube fakes all ## KEDA's own operator against the scaler, and under adopt and release: 25 CPU minutes once per machine to build KEDA
-	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags $(TAGS),e2e -timeout 20m ./test/e2e/keda
+	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags $(E2E) -timeout 20m ./test/e2e/keda
 
 bench: export OPTIMISED := 1 # a control plane that is compiled for speed, under its own hash
 bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, freshness, fleet, fleet-controller, pods, promql, adapter, keda, labels; BENCH_FLAGS='-targets 10000'
