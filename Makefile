@@ -164,7 +164,7 @@ test-modules:
 # A package has a control plane of its own and takes half a core: four of them keep two cores busy, and more take as long.
 test-e2e: export GPUPILOT_KEDA ?= $(shell bash test/keda/build.sh --built)
 test-e2e:
-	$(call go_test,e2e,-count=1 -p 4 -tags $(TAGS),e2e $(QUICK) -timeout 30m ./test/e2e/...)
+	$(call go_test,e2e,-count=1 -p 4 -tags $(E2E) $(QUICK) -timeout 30m ./test/e2e/...)
 bin/lws: test/lws/go.mod test/lws/go.sum
 	cd test/lws && CGO_ENABLED=0 go build -o $(CURDIR)/$@ sigs.k8s.io/lws/cmd
 
