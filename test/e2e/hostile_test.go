@@ -268,6 +268,7 @@ func churningWorkload(t *testing.T, tenant string, write func(*strings.Builder))
 	t.Helper()
 	_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}}) // it may be there
 	d := stack.Deployment(tenant, "churner", 1, 0)
+	delete(d.Spec.Template.Annotations, simnode.WorkloadAnnotation) // its page is ours
 	stack.Eventually(t, func() error { return rig.Client.Create(t.Context(), d) })
 	a := stack.Autoscaler("churner")
 	a.Namespace, a.Spec.MaxReplicas = tenant, 2
