@@ -66,20 +66,13 @@ func TestInstall(t *testing.T) {
 	ctx := t.Context()
 
 	t.Run("objects", func(t *testing.T) { testObjects(t, s) })
-	t.Run("API", func(t *testing.T) { eventually(t, func() error { return customMetrics(ctx, s) }) })
+	t.Run("API", func(t *testing.T) { stack.Eventually(t, func() error { return customMetrics(ctx, s) }) })
 	t.Run("restricted", func(t *testing.T) { testRestricted(t, s) })
 	t.Run("upgrade", func(t *testing.T) { testUpgrade(t, s, h) })
 	t.Run("CRDs", func(t *testing.T) { testOlderCRD(t, s, h) })
 	t.Run("dry run", func(t *testing.T) { testDryRun(t, s) })
 	t.Run("tick during uninstall", func(t *testing.T) { testTick(t, s, h) })
 	t.Run("uninstall", func(t *testing.T) { testUninstall(t, s, h, before) })
-}
-
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	if err := stack.Await(t.Context(), wait, check); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Everything that the chart renders exists.
@@ -294,7 +287,7 @@ func testTick(t *testing.T, s *stack.Stack, h *helm) {
 		if name == "Helm" && again != 1 {
 			t.Errorf("%s: the tick did not run in the gap", name)
 		}
-		eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService"}}
 			err := s.Client.Get(ctx, client.ObjectKey{Name: "v1beta1.custom.metrics.k8s.io"}, o)
 			if err == nil {
@@ -322,7 +315,7 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory) {
 		crds[i] = "apiextensions.k8s.io/CustomResourceDefinition " + name
 	}
 	// The controller still runs, as its pods do in their grace period. It must not create anything again.
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		return leftSince(ctx, s.REST, before, slices.Concat(ofTheCluster, crds, ofCRDs, ofOthers)...)
 	})
 	s.StopController()
@@ -336,7 +329,7 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory) {
 	if err := s.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error { return leftSince(ctx, s.REST, before, ofOthers...) })
+	stack.Eventually(t, func() error { return leftSince(ctx, s.REST, before, ofOthers...) })
 }
 
 // crdNames are the CRDs of the chart, which docs/uninstall.md deletes.
@@ -478,7 +471,7 @@ func installCRD(t *testing.T, s *stack.Stack, text []byte) {
 	group, _, _ := unstructured.NestedString(o.Object, "spec", "group")
 	kind, _, _ := unstructured.NestedString(o.Object, "spec", "names", "listKind")
 	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": group + "/v1", "kind": kind}}
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if err := s.Client.List(t.Context(), list); err != nil {
 			return fmt.Errorf("%s: %w", o.GetName(), err)
 		}

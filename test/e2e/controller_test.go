@@ -23,21 +23,6 @@ import (
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
-// create makes an object and deletes it at the test's end.
-func create(t *testing.T, o client.Object) {
-	t.Helper()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	_ = rig.Client.Create(t.Context(), ns) // another test may have made it
-	if err := rig.Client.Create(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := rig.Client.Delete(context.Background(), o); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // A StatefulSet follows a metric that its pods themselves expose.
 func TestStatefulSetOnPodsMetric(t *testing.T) {
 	const name, load = "advise", 1.9
@@ -50,7 +35,7 @@ func TestStatefulSetOnPodsMetric(t *testing.T) {
 			PodManagementPolicy: appsv1.ParallelPodManagement,
 		},
 	}
-	create(t, s)
+	rig.Create(t, s)
 	port := intstr.FromString("http")
 	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Spec.ScaleTargetRef.Kind = "StatefulSet"
@@ -95,7 +80,7 @@ func TestCustomResource(t *testing.T) {
 			}},
 		},
 	}}
-	create(t, crd)
+	rig.Create(t, crd)
 	fleet := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "test.gpupilot.dev/v1", "kind": "Fleet",
 		"metadata": map[string]any{"namespace": namespace, "name": name},
@@ -108,7 +93,7 @@ func TestCustomResource(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"}}
 	template := stack.Deployment(namespace, name, 1, 0).Spec.Template
 	pod.Labels, pod.Annotations, pod.Spec = template.Labels, template.Annotations, template.Spec
-	create(t, pod)
+	rig.Create(t, pod)
 	rig.Autoscale(t, name, func(a *v1alpha1.GPUAutoscaler) {
 		a.Spec.ScaleTargetRef = v1alpha1.CrossVersionObjectReference{APIVersion: "test.gpupilot.dev/v1", Kind: "Fleet", Name: name}
 	})

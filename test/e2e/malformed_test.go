@@ -196,7 +196,7 @@ func TestPendingIsToldInTheirWords(t *testing.T) {
 	const name = "pending"
 	d := stack.Deployment(namespace, name, 2, 0)
 	d.Spec.Template.Spec.Containers[0].Resources.Limits[simnode.GPUResource] = resource.MustParse("99")
-	create(t, d)
+	rig.Create(t, d)
 	stuck := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-image", Labels: map[string]string{"app": name}},
 		Spec:       corev1.PodSpec{NodeName: "no-such-node", Containers: []corev1.Container{{Name: "server", Image: "registry.example/none"}}},

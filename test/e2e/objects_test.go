@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -71,21 +70,10 @@ func TestHPAOnObjectMetrics(t *testing.T) {
 		autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &sixty}))
 }
 
-// raw asks the API server for a path of custom.metrics.k8s.io.
-func raw(t *testing.T, path string) (string, error) {
-	t.Helper()
-	clients, err := kubernetes.NewForConfig(rig.REST)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := clients.RESTClient().Get().RequestURI("/apis/custom.metrics.k8s.io/" + path).DoRaw(t.Context())
-	return string(body), err
-}
-
 // objectValue is the one value of a path, in the metric's unit.
 func objectValue(t *testing.T, path string) (v v1beta2.MetricValue, err error) {
 	t.Helper()
-	body, err := raw(t, "v1beta2/namespaces/"+path)
+	body, err := rig.Raw(t.Context(), "/apis/custom.metrics.k8s.io/"+"v1beta2/namespaces/"+path)
 	if err != nil {
 		return v, fmt.Errorf("%w: %s", err, body)
 	}
@@ -137,7 +125,7 @@ func TestObjectMetrics(t *testing.T) {
 	if err := rig.Client.List(t.Context(), &nodes); err != nil {
 		t.Fatal(err)
 	}
-	if body, err := raw(t, "v1beta1/nodes/"+nodes.Items[0].Name+"/gpu_utilization"); err != nil || !strings.Contains(body, `"kind":"Node"`) {
+	if body, err := rig.Raw(t.Context(), "/apis/custom.metrics.k8s.io/"+"v1beta1/nodes/"+nodes.Items[0].Name+"/gpu_utilization"); err != nil || !strings.Contains(body, `"kind":"Node"`) {
 		t.Errorf("of a node: %v %s", err, body)
 	}
 	for path, want := range map[string]string{
@@ -149,12 +137,12 @@ func TestObjectMetrics(t *testing.T) {
 		namespace + "/leaderworkersets.leaderworkerset.x-k8s.io/x/gpu_utilization":       "the cluster does not serve this resource",
 		namespace + "/deployments.apps/" + name + "/" + strings.Repeat("gpu_util", 1000): "is not known",
 	} {
-		if body, err := raw(t, "v1beta2/namespaces/"+path); err == nil || !strings.Contains(body, want) {
+		if body, err := rig.Raw(t.Context(), "/apis/custom.metrics.k8s.io/"+"v1beta2/namespaces/"+path); err == nil || !strings.Contains(body, want) {
 			t.Errorf("%.100s: %v %.300s, want %s", path, err, body, want)
 		}
 	}
 	for _, version := range []string{"v1beta1", "v1beta2"} {
-		if body, err := raw(t, version); err != nil || !strings.Contains(body, `"deployments.apps/DCGM_FI_DEV_GPU_UTIL"`) || strings.Contains(body, "leaderworkersets") {
+		if body, err := rig.Raw(t.Context(), "/apis/custom.metrics.k8s.io/"+version); err != nil || !strings.Contains(body, `"deployments.apps/DCGM_FI_DEV_GPU_UTIL"`) || strings.Contains(body, "leaderworkersets") {
 			t.Errorf("discovery of %s: %v %s", version, err, body)
 		}
 	}

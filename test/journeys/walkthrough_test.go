@@ -17,7 +17,6 @@ import (
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/test/journeys/walkthrough"
@@ -30,17 +29,6 @@ func apply(t *testing.T, manifest string) {
 	if err := rig.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatalf("kubectl apply -f - <<EOF\n%s\nEOF: %v", manifest, err)
 	}
-}
-
-// raw is kubectl get --raw PATH.
-func raw(t *testing.T, path string) (string, error) {
-	t.Helper()
-	set, err := kubernetes.NewForConfig(rig.REST)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := set.Discovery().RESTClient().Get().RequestURI(path).DoRaw(t.Context())
-	return string(b), err
 }
 
 func replicas(t *testing.T, name string, want int32) {
@@ -130,7 +118,7 @@ func TestK8sGPUHPA(t *testing.T) {
 		return err
 	})
 	stack.Eventually(t, func() error {
-		s, err := raw(t, "/apis/custom.metrics.k8s.io/v1beta1")
+		s, err := rig.Raw(t.Context(), "/apis/custom.metrics.k8s.io/v1beta1")
 		if err == nil && !strings.Contains(s, `"deployments.apps/cuda_test_gpu_avg"`) {
 			err = fmt.Errorf("discovery has no cuda_test_gpu_avg")
 		}
@@ -138,7 +126,7 @@ func TestK8sGPUHPA(t *testing.T) {
 	})
 	t.Log("kubectl get --raw /apis/custom.metrics.k8s.io/v1beta1 | grep cuda_test_gpu_avg: found")
 	stack.Eventually(t, func() error {
-		s, err := raw(t, walkthrough.Metric)
+		s, err := rig.Raw(t.Context(), walkthrough.Metric)
 		if err == nil && !strings.Contains(s, `"value":"4"`) {
 			err = fmt.Errorf("the value is %s", s)
 		}
@@ -176,7 +164,7 @@ spec:
       target: {type: AverageValue, averageValue: "40"}
 `)
 	stack.Eventually(t, func() error {
-		s, err := raw(t, "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/pods/*/DCGM_FI_DEV_GPU_UTIL")
+		s, err := rig.Raw(t.Context(), "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/pods/*/DCGM_FI_DEV_GPU_UTIL")
 		if err == nil && !strings.Contains(s, `"value":"30"`) {
 			err = fmt.Errorf("the value is %s", s)
 		}
@@ -227,7 +215,7 @@ spec:
 `)
 	for _, path := range []string{"pods/*/pod_gpu_utilization?labelSelector=app%3Ddcgm-rules", "services/dcgm-rules/service_gpu_utilization"} {
 		stack.Eventually(t, func() error {
-			s, err := raw(t, "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/"+path)
+			s, err := rig.Raw(t.Context(), "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/"+path)
 			if err == nil && !strings.Contains(s, `"value":"30"`) {
 				err = fmt.Errorf("the value is %s", s)
 			}
@@ -238,7 +226,7 @@ spec:
 		})
 	}
 	stack.Eventually(t, func() error {
-		s, err := raw(t, "/apis/custom.metrics.k8s.io/v1beta1")
+		s, err := rig.Raw(t.Context(), "/apis/custom.metrics.k8s.io/v1beta1")
 		for _, want := range []string{`"pods/pod_gpu_utilization"`, `"namespaces/pod_gpu_utilization"`, `"services/service_gpu_utilization"`} {
 			if err == nil && !strings.Contains(s, want) {
 				err = errors.New("discovery has no " + want)

@@ -10,7 +10,7 @@ import (
 )
 
 // Patience bounds every wait of a test. Only a failure takes that long, however busy the machine is.
-const Patience = 3 * time.Minute
+const Patience = 5 * time.Minute
 
 // startTimeout bounds each wait of a start. A busy API server delays the controller's.
 const startTimeout = 2 * Patience

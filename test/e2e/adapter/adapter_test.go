@@ -9,9 +9,6 @@ package adapter
 import (
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -31,7 +27,6 @@ import (
 const (
 	name     = "chat"
 	capacity = 20.0 // requests/s of one replica
-	patience = stack.Patience
 )
 
 const rules = `
@@ -56,25 +51,13 @@ func TestHPAOnAnAdapterRule(t *testing.T) {
 	write(t, file, fmt.Sprintf(rules, "busy"))
 	var load stack.Load
 	offer := func(replicas float64) { load.Set(replicas * capacity) }
-	s, err := stack.Start(t.Context(), stack.Config{
-		Nodes: 2, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	s := stack.New(t, stack.Config{
+		Nodes: 2, HPASyncPeriod: time.Second,
 		ControllerArgs: []string{"--adapter-config", file, "--external-metrics"},
 		Workloads: []simnode.Workload{{
 			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
 			Offered: load.At,
 		}},
-	})
-	if errors.Is(err, cluster.ErrNoBinary) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	t.Cleanup(func() {
-		if log, err := os.ReadFile(s.ControllerLog()); err == nil && t.Failed() {
-			t.Logf("%s", log[max(0, len(log)-8000):])
-		}
 	})
 	offer(0.3)
 	if err := s.Client.Create(t.Context(), stack.Deployment("default", name, 1, time.Second)); err != nil {
@@ -84,10 +67,16 @@ func TestHPAOnAnAdapterRule(t *testing.T) {
 		t.Fatal(err)
 	}
 	offer(2.2)
-	eventually(t, func() error { return replicas(t, s, func(n int32) bool { return n >= 4 }) })
+	stack.Eventually(t, func() error {
+		n, err := s.Replicas(t.Context(), "default", name)
+		if err == nil && n < 4 {
+			err = fmt.Errorf("%d replicas", n)
+		}
+		return err
+	})
 
 	// The external rule reads the namespace of the request. The query has its selector.
-	eventually(t, func() error { return read(t, s, external+"default/load") })
+	stack.Eventually(t, func() error { return read(t, s, external+"default/load") })
 	if err := read(t, s, external+"default/load?labelSelector=container%3Dnone"); err == nil {
 		t.Error("a selector that matches nothing has a value")
 	}
@@ -99,11 +88,11 @@ func TestHPAOnAnAdapterRule(t *testing.T) {
 
 	// A broken file keeps the rules; a new one replaces them, without a restart.
 	write(t, file, "rules: [{}]")
-	eventually(t, func() error { return logged(s, "rules[0].seriesQuery: Required value") })
-	eventually(t, func() error { return value(t, s, "busy") })
+	stack.Eventually(t, func() error { return s.Logged("rules[0].seriesQuery: Required value") })
+	stack.Eventually(t, func() error { return value(t, s, "busy") })
 	write(t, file, fmt.Sprintf(rules, "busier"))
-	eventually(t, func() error { return value(t, s, "busier") })
-	eventually(t, func() error {
+	stack.Eventually(t, func() error { return value(t, s, "busier") })
+	stack.Eventually(t, func() error {
 		if value(t, s, "busy") == nil {
 			return errors.New("the removed rule is still served")
 		}
@@ -116,22 +105,22 @@ func TestHPAOnAnAdapterRule(t *testing.T) {
 func customResource(t *testing.T, s *stack.Stack) {
 	t.Helper()
 	const metric, apis = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/brands.cheese.io/server/brand_busy", "/apis/custom.metrics.k8s.io/v1beta2"
-	eventually(t, func() error { return logged(s, "no custom resource of this group and name") })
-	if body, _ := get(t, s, apis); strings.Contains(body, "cheese.io") {
+	stack.Eventually(t, func() error { return s.Logged("no custom resource of this group and name") })
+	if body, _ := s.Raw(t.Context(), apis); strings.Contains(body, "cheese.io") {
 		t.Error("discovery has a resource that the API server does not serve")
 	}
 	if err := s.Apply(t.Context(), []byte(brands)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
-		body, err := get(t, s, apis)
+	stack.Eventually(t, func() error {
+		body, err := s.Raw(t.Context(), apis)
 		if err == nil && !strings.Contains(body, `"brands.cheese.io/brand_busy"`) {
 			err = errors.New("discovery lacks brands.cheese.io/brand_busy")
 		}
 		return err
 	})
-	eventually(t, func() error {
-		body, err := get(t, s, metric)
+	stack.Eventually(t, func() error {
+		body, err := s.Raw(t.Context(), metric)
 		if err == nil || !strings.Contains(body, `resources: [brands], verbs: [list, watch]`) {
 			return fmt.Errorf("without the right to list: %w", err)
 		}
@@ -140,7 +129,7 @@ func customResource(t *testing.T, s *stack.Stack) {
 	if err := s.Apply(t.Context(), []byte(brandRights)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error { return read(t, s, metric) })
+	stack.Eventually(t, func() error { return read(t, s, metric) })
 	if err := read(t, s, strings.Replace(metric, "server", "other", 1)); err == nil {
 		t.Error("an object that does not exist has a value")
 	}
@@ -183,13 +172,6 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	if err := stack.Await(t.Context(), patience, check); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func hpa(metric string) *autoscalingv2.HorizontalPodAutoscaler {
 	sixty := resource.MustParse("60")
 	return &autoscalingv2.HorizontalPodAutoscaler{
@@ -204,14 +186,6 @@ func hpa(metric string) *autoscalingv2.HorizontalPodAutoscaler {
 	}
 }
 
-func replicas(t *testing.T, s *stack.Stack, ok func(int32) bool) error {
-	n, err := s.Replicas(t.Context(), "default", name)
-	if err == nil && !ok(n) {
-		err = fmt.Errorf("%d replicas", n)
-	}
-	return err
-}
-
 // value returns nil if the API server has the metric of the workload's pods.
 func value(t *testing.T, s *stack.Stack, metric string) error {
 	return read(t, s, "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/"+metric)
@@ -219,38 +193,11 @@ func value(t *testing.T, s *stack.Stack, metric string) error {
 
 const external = "/apis/external.metrics.k8s.io/v1beta1/namespaces/"
 
-// get returns the API server's answer to a path, also that of an error.
-func get(t *testing.T, s *stack.Stack, path string) (string, error) {
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.Cluster.URL()+path, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := s.Cluster.HTTPClient().Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %.400s", resp.Status, body)
-	}
-	return string(body), err
-}
-
 // read returns nil if the API server answers a path with a value.
 func read(t *testing.T, s *stack.Stack, path string) error {
-	body, err := get(t, s, path)
+	body, err := s.Raw(t.Context(), path)
 	if err == nil && !strings.Contains(body, `"value"`) {
 		err = fmt.Errorf("no value: %.200s", body)
-	}
-	return err
-}
-
-// logged returns nil if the controller's log contains a text.
-func logged(s *stack.Stack, text string) error {
-	log, err := os.ReadFile(s.ControllerLog())
-	if err == nil && !strings.Contains(string(log), text) {
-		err = fmt.Errorf("the log does not say %q", text)
 	}
 	return err
 }

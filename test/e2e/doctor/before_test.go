@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpupilot/gpupilot/internal/serve/doctor"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // daemonSet runs a dcgm-exporter on the GPU nodes.
@@ -33,8 +34,8 @@ func without(t *testing.T, labels bool, nodes ...int) {
 	t.Helper()
 	set := func(t *testing.T, label, n string) {
 		for _, i := range nodes {
-			must(t, patchNode(i, "", `{"metadata":{"labels":{"nvidia.com/gpu.present":`+label+`,"nvidia.com/gpu.count":`+label+`,"nvidia.com/gpu.product":`+label+`}}}`))
-			must(t, patchNode(i, "status", `{"status":{"capacity":{"nvidia.com/gpu":`+n+`},"allocatable":{"nvidia.com/gpu":`+n+`}}}`))
+			stack.Must(t, patchNode(i, "", `{"metadata":{"labels":{"nvidia.com/gpu.present":`+label+`,"nvidia.com/gpu.count":`+label+`,"nvidia.com/gpu.product":`+label+`}}}`))
+			stack.Must(t, patchNode(i, "status", `{"status":{"capacity":{"nvidia.com/gpu":`+n+`},"allocatable":{"nvidia.com/gpu":`+n+`}}}`))
 		}
 	}
 	label := `"true"`
@@ -81,10 +82,10 @@ func looksAs(t *testing.T) {
 	role := func(name string, rules ...rbacv1.PolicyRule) *rest.Config {
 		create(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
 		remove, err := rig.CreateAccount(t.Context(), name, name, "*")
-		must(t, err)
+		stack.Must(t, err)
 		t.Cleanup(func() { _ = remove() })
 		cfg, err := rig.AccountREST(name)
-		must(t, err)
+		stack.Must(t, err)
 		return cfg
 	}
 	reader := role("reader", rbacv1.PolicyRule{Verbs: []string{"get", "list"}, APIGroups: []string{"*"}, Resources: []string{"*"}})

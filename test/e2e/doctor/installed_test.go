@@ -54,7 +54,7 @@ func manifests(want string, all ...string) breakage {
 // foreign are objects of a kind of another project.
 func foreign(want string, kind schema.GroupVersionKind, manifest string) breakage {
 	return breakage{[]string{want}, func(t *testing.T) {
-		must(t, rig.InstallKind(t.Context(), kind))
+		stack.Must(t, rig.InstallKind(t.Context(), kind))
 		create(t, object(t, manifest))
 	}}
 }
@@ -84,7 +84,7 @@ func pod(code, name string, change func(*corev1.PodSpec)) breakage {
 func update(t *testing.T, o client.Object, change, back func()) {
 	t.Helper()
 	do := func(ctx context.Context, f func()) error {
-		return stack.Await(ctx, patience, func() error { // until nobody else has written it meanwhile
+		return stack.Await(ctx, stack.Patience, func() error { // until nobody else has written it meanwhile
 			if err := rig.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 				return err
 			}
@@ -92,7 +92,7 @@ func update(t *testing.T, o client.Object, change, back func()) {
 			return rig.Client.Update(ctx, o)
 		})
 	}
-	must(t, do(t.Context(), change))
+	stack.Must(t, do(t.Context(), change))
 	t.Cleanup(func() {
 		if err := do(context.Background(), back); err != nil {
 			t.Error(err)
@@ -189,7 +189,7 @@ var installed = []together{
 				`{"spec":{"backend":"sim","args":["--address=$(POD_IP):9400","--sim-state=$(SIM_STATE)","--sim-gpus=16"]}}`)
 		}},
 		{[]string{"GP301 dcgm-exporter dcgm-exporter/gpupilot-system/dcgm-gpu-node-3"}, func(t *testing.T) {
-			must(t, old[0].page.Close())
+			stack.Must(t, old[0].page.Close())
 			t.Cleanup(func() { old[0].serve(t) })
 		}},
 		{[]string{"GP304 dcgm-exporter dcgm-exporter/gpupilot-system/dcgm-gpu-node-4"}, func(t *testing.T) {
@@ -221,7 +221,7 @@ var installed = []together{
 	{
 		{[]string{"GP203 Node gpu-node-2"}, func(t *testing.T) { // the agent crashes
 			p := podNamed(t, "gpupilot.dev/exporter=lab")
-			must(t, rig.Nodes.Kill(p.Namespace, p.Name))
+			stack.Must(t, rig.Nodes.Kill(p.Namespace, p.Name))
 			t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), p) })
 		}},
 		{[]string{"GP502 APIService v1beta1.custom.metrics.k8s.io", "GP502 APIService v1beta2.custom.metrics.k8s.io"}, func(t *testing.T) {
@@ -278,12 +278,12 @@ func gpus(t *testing.T, node int, last ...sim.GPUState) {
 		for i := range all {
 			all[i] = sim.Busy(0, 0)
 		}
-		must(t, sim.WriteState(rig.Nodes.StateFile(nodeName(node)), sim.State{GPUs: append(all, last...)}))
+		stack.Must(t, sim.WriteState(rig.Nodes.StateFile(nodeName(node)), sim.State{GPUs: append(all, last...)}))
 	}
 	write(last...)
 	t.Cleanup(func() {
 		write()
-		must(t, rig.Client.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace(stack.Namespace),
+		stack.Must(t, rig.Client.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace(stack.Namespace),
 			client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-agent"}, client.MatchingFields{"spec.nodeName": nodeName(node)}))
 	})
 }
@@ -293,7 +293,7 @@ func podNamed(t *testing.T, selector string) *corev1.Pod {
 	t.Helper()
 	var pods corev1.PodList
 	key, value, _ := strings.Cut(selector, "=")
-	eventually(t, func() error { // until the last one has gone
+	stack.Eventually(t, func() error { // until the last one has gone
 		err := rig.Client.List(t.Context(), &pods, client.InNamespace(stack.Namespace), client.MatchingLabels{key: value})
 		if err == nil && (len(pods.Items) != 1 || pods.Items[0].DeletionTimestamp != nil) {
 			err = fmt.Errorf("%d pods have the label %s", len(pods.Items), selector)
@@ -310,24 +310,24 @@ func outOfMemory(t *testing.T, p *corev1.Pod) {
 		body := fmt.Appendf(nil, `{"status":{"containerStatuses":[{"name":%q,"lastState":{"terminated":%s}}]}}`, p.Spec.Containers[0].Name, last)
 		return client.IgnoreNotFound(rig.Client.Status().Patch(context.Background(), p, client.RawPatch(types.StrategicMergePatchType, body)))
 	}
-	must(t, set(`{"reason":"OOMKilled","exitCode":137,"finishedAt":"2026-11-24T12:00:00Z"}`))
-	t.Cleanup(func() { must(t, set("null")) })
+	stack.Must(t, set(`{"reason":"OOMKilled","exitCode":137,"finishedAt":"2026-11-24T12:00:00Z"}`))
+	t.Cleanup(func() { stack.Must(t, set("null")) })
 }
 
 // foreignCertificate has another program, such as cert-manager, keep the controller's certificate, and stop renewing it
 // three days before its authority ends.
 func foreignCertificate(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	stack.Must(t, err)
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "issuer"}, DNSNames: []string{"gpupilot-controller.gpupilot-system.svc"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(3 * 24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
-	must(t, err)
+	stack.Must(t, err)
 	keyDER, err := x509.MarshalECPrivateKey(key)
-	must(t, err)
+	stack.Must(t, err)
 	leaf, private := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: stack.Namespace, Name: "gpupilot-controller-tls"}}
 	var was map[string][]byte

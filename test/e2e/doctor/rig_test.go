@@ -36,10 +36,7 @@ import (
 
 const (
 	// namespace is that of the workloads.
-	namespace = "llm"
-	// patience bounds every wait for something that should take seconds.
-	patience = stack.Patience
-
+	namespace   = "llm"
 	gpusPerNode = 16
 
 	controllerImage = "gpupilot-controller:e2e"
@@ -147,8 +144,8 @@ const agent = `image: "` + stack.AgentImage + `", backend: sim, podAnnotations: 
 func install(t *testing.T) {
 	t.Helper()
 	text := strings.NewReplacer("KUBECONFIG", rig.kubeconfig, "PORT", fmt.Sprint(rig.port), "AGENT", agent).Replace(installation)
-	must(t, rig.Apply(t.Context(), []byte(service)))
-	must(t, rig.Apply(t.Context(), []byte(text)))
+	stack.Must(t, rig.Apply(t.Context(), []byte(service)))
+	stack.Must(t, rig.Apply(t.Context(), []byte(text)))
 }
 
 // readView reads the controller's view, as gpupilot doctor does, but at the address of its pod: nothing on this machine
@@ -224,7 +221,7 @@ func (l *look) run(t *testing.T) (out, why []string) {
 func (l *look) wants(t *testing.T, want ...string) {
 	t.Helper()
 	slices.Sort(want)
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		got, why := l.run(t)
 		slices.Sort(got)
 		if !slices.Equal(got, want) {
@@ -234,23 +231,11 @@ func (l *look) wants(t *testing.T, want ...string) {
 	})
 }
 
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	must(t, stack.Await(t.Context(), patience, check))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // object parses a manifest.
 func object(t *testing.T, manifest string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{}
-	must(t, yaml.Unmarshal([]byte(manifest), &o.Object))
+	stack.Must(t, yaml.Unmarshal([]byte(manifest), &o.Object))
 	return o
 }
 
@@ -263,7 +248,7 @@ func create(t *testing.T, o client.Object) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, func() error { return rig.Client.Create(t.Context(), o) }) // its kind, or the namespace's account, may be made just now
+	stack.Eventually(t, func() error { return rig.Client.Create(t.Context(), o) }) // its kind, or the namespace's account, may be made just now
 	t.Cleanup(func() {
 		if err := rig.Client.Delete(context.Background(), o, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
 			t.Error(err)
@@ -277,7 +262,7 @@ func patch(t *testing.T, o client.Object, change, back string) {
 	do := func(ctx context.Context, text string) error {
 		return rig.Client.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(text)))
 	}
-	must(t, do(t.Context(), change))
+	stack.Must(t, do(t.Context(), change))
 	t.Cleanup(func() {
 		if err := do(context.Background(), back); err != nil {
 			t.Error(err)
@@ -298,7 +283,7 @@ func workload(t *testing.T, name string, startup time.Duration, change func(*v1a
 	d.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "work"}
 	create(t, d)
 	g := &v1alpha1.GPUAutoscaler{}
-	must(t, yaml.Unmarshal(fmt.Appendf(nil, `{metadata: {namespace: %s, name: %s}, spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: %[2]s}, minReplicas: 1, maxReplicas: 12, `+
+	stack.Must(t, yaml.Unmarshal(fmt.Appendf(nil, `{metadata: {namespace: %s, name: %s}, spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: %[2]s}, minReplicas: 1, maxReplicas: 12, `+
 		`signals: [{gpu: {metric: Utilization}, target: {value: "60"}}]}}`, namespace, name), g))
 	if change != nil {
 		change(g)
@@ -327,13 +312,13 @@ func newPod(ns, name string, node int, labels map[string]string) *corev1.Pod {
 // address waits until a pod has one.
 func address(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	must(t, stack.Await(context.Background(), patience, func() error {
+	stack.Eventually(t, func() error {
 		err := rig.Client.Get(context.Background(), client.ObjectKeyFromObject(pod), pod)
 		if err == nil && pod.Status.PodIP == "" {
 			err = fmt.Errorf("%s has no address", pod.Name)
 		}
 		return err
-	}))
+	})
 }
 
 // exporter is a dcgm-exporter with a page of one GPU.
@@ -352,7 +337,7 @@ type exporter struct {
 func (x *exporter) start(t *testing.T) {
 	t.Helper()
 	x.pod = newPod(stack.Namespace, "dcgm-"+nodeName(x.node), x.node, map[string]string{"app.kubernetes.io/name": "dcgm-exporter"})
-	must(t, stack.Await(context.Background(), patience, func() error { return rig.Client.Create(context.Background(), x.pod) })) // the last one may not have gone yet
+	stack.Eventually(t, func() error { return rig.Client.Create(context.Background(), x.pod) }) // the last one may not have gone yet
 	address(t, x.pod)
 	x.serve(t)
 }
@@ -361,13 +346,13 @@ func (x *exporter) start(t *testing.T) {
 func (x *exporter) stop(t *testing.T) {
 	t.Helper()
 	_ = x.page.Close()
-	must(t, rig.Client.Delete(context.Background(), x.pod, client.GracePeriodSeconds(0)))
+	stack.Must(t, rig.Client.Delete(context.Background(), x.pod, client.GracePeriodSeconds(0)))
 }
 
 func (x *exporter) serve(t *testing.T) {
 	t.Helper()
 	page, err := stack.ServePage(x.pod.Status.PodIP, 9400, stack.Text(x.text))
-	must(t, err)
+	stack.Must(t, err)
 	x.page = page
 }
 

@@ -30,9 +30,6 @@ import (
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
-// patience bounds every wait for something that should take seconds.
-const patience = stack.Patience
-
 // rig is the stack that the tests of this package share: three nodes of two GPUs.
 var rig *stack.Stack
 
@@ -64,18 +61,11 @@ func create(t *testing.T, name string, change func(*v1alpha1.GPUExporterSpec)) *
 	return e
 }
 
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	if err := stack.Await(t.Context(), patience, check); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // wantCondition waits for a condition and returns the object.
 func wantCondition(t *testing.T, name, kind, reason string, status metav1.ConditionStatus) *v1alpha1.GPUExporter {
 	t.Helper()
 	e := &v1alpha1.GPUExporter{}
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), client.ObjectKey{Name: name}, e); err != nil {
 			return err
 		}
@@ -131,7 +121,7 @@ func metrics(t *testing.T, pod *corev1.Pod) string {
 // wantMetrics waits until every agent's page has a text, and lacks another.
 func wantMetrics(t *testing.T, pods []corev1.Pod, has, lacks string) {
 	t.Helper()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		for i := range pods {
 			if page := metrics(t, &pods[i]); !strings.Contains(page, has) || lacks != "" && strings.Contains(page, lacks) {
 				return fmt.Errorf("the page of %s has no %q, or has %q", pods[i].Name, has, lacks)
@@ -147,7 +137,7 @@ func TestAgentsRunAndFollowTheSpec(t *testing.T) {
 	if s := e.Status; s.Nodes != 3 || s.DesiredAgents != 3 || s.ReadyAgents != 3 || s.NodesWithProblems != 0 {
 		t.Errorf("status %+v", s)
 	}
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(e), e); err != nil {
 			return err
 		}
@@ -214,7 +204,7 @@ func TestForeignFieldStaysAndDriftIsCorrected(t *testing.T) {
 	if err := rig.Client.Delete(t.Context(), service); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), key, ds); err != nil {
 			return err
 		}
@@ -246,7 +236,7 @@ func TestNothingIsAdopted(t *testing.T) {
 	if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || theirs.ResourceVersion != version {
 		t.Errorf("the Service was touched: %+v, %v", theirs.ObjectMeta, err)
 	}
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		var events corev1.EventList
 		if err := rig.Client.List(t.Context(), &events, client.MatchingFields{"involvedObject.name": e.Name}); err != nil {
 			return err
@@ -263,7 +253,7 @@ func TestProblemsAreReported(t *testing.T) {
 	problem := func(name, reason, message string) {
 		t.Helper()
 		e := &v1alpha1.GPUExporter{}
-		eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			if err := rig.Client.Get(t.Context(), client.ObjectKey{Name: name}, e); err != nil {
 				return err
 			}
@@ -335,7 +325,7 @@ func TestNodesWithoutLabels(t *testing.T) {
 	})
 	labels := func(want map[string]string) {
 		t.Helper()
-		eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			var nodes corev1.NodeList
 			if err := rig.Client.List(t.Context(), &nodes); err != nil {
 				return err
@@ -349,7 +339,7 @@ func TestNodesWithoutLabels(t *testing.T) {
 		})
 	}
 	labels(map[string]string{"gpu-node-0": "true", "gpu-node-1": "true", "gpu-node-2": "false"})
-	eventually(t, func() error { // the probes have left, and two agents run
+	stack.Eventually(t, func() error { // the probes have left, and two agents run
 		var pods corev1.PodList
 		if err := rig.Client.List(t.Context(), &pods, client.InNamespace(stack.Namespace), client.MatchingLabels{"app.kubernetes.io/name": "gpupilot-probe"}); err != nil || len(pods.Items) > 0 {
 			return fmt.Errorf("%d pods of the probe, %w", len(pods.Items), err)
@@ -416,7 +406,7 @@ func TestDeletionRemovesAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	of := client.MatchingLabels{"gpupilot.dev/exporter": e.Name}
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		for _, list := range []client.ObjectList{&appsv1.DaemonSetList{}, &corev1.ServiceList{}, &corev1.ConfigMapList{}, &corev1.PodList{}} {
 			if err := rig.Client.List(t.Context(), list, of); err != nil {
 				return err

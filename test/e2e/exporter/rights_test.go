@@ -324,7 +324,7 @@ func TestConfigurationsPassThePolicies(t *testing.T) {
 			u := &unstructured.Unstructured{}
 			u.SetAPIVersion("monitoring.coreos.com/v1")
 			u.SetKind(kind)
-			eventually(t, func() error {
+			stack.Eventually(t, func() error {
 				return rig.Client.Get(t.Context(), client.ObjectKey{Namespace: stack.Namespace, Name: "gpupilot-agent-" + name}, u)
 			})
 		}
@@ -335,7 +335,7 @@ func TestConfigurationsPassThePolicies(t *testing.T) {
 		if err := rig.Client.Patch(t.Context(), ds, drift); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(ds), ds)
 			if p := ds.Spec.Template.Spec.PriorityClassName; err != nil || p == "x" {
 				return fmt.Errorf("the priority class is %s, %w", p, err)

@@ -112,19 +112,6 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// create creates an object. The test's end deletes it.
-func create(t *testing.T, o client.Object) {
-	t.Helper()
-	if err := rig.Client.Create(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := rig.Client.Delete(context.Background(), o); client.IgnoreNotFound(err) != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // deploy creates a Deployment. The test's end deletes it with its pods, so that the next one of its name has none of them.
 func deploy(t *testing.T, d *appsv1.Deployment) {
 	t.Helper()
@@ -138,7 +125,7 @@ func deploy(t *testing.T, d *appsv1.Deployment) {
 			return err
 		})
 	})
-	create(t, d)
+	rig.Create(t, d)
 }
 
 // controllerArgs starts the controller with other arguments, until the test ends.
@@ -151,17 +138,6 @@ func controllerArgs(t *testing.T, other ...string) {
 		if err := rig.RestartController(context.WithoutCancel(t.Context()), args...); err != nil {
 			t.Error(err)
 		}
-	})
-}
-
-func awaitReplicas(t *testing.T, name string, want int32) {
-	t.Helper()
-	stack.Eventually(t, func() error {
-		got, err := rig.Replicas(t.Context(), namespace, name)
-		if err == nil && got != want {
-			err = fmt.Errorf("%s has %d replicas, want %d", name, got, want)
-		}
-		return err
 	})
 }
 
@@ -224,7 +200,7 @@ func TestExternalMetrics(t *testing.T) {
 	}
 	queue.set("25")
 	asked, began := len(queue.seen()), time.Now().Truncate(time.Second)
-	create(t, metricQuery("queue", "", "sum(queue_length)"))
+	rig.Create(t, metricQuery("queue", "", "sum(queue_length)"))
 	ready(t, "queue", metav1.ConditionTrue, "Value")
 	stack.Eventually(t, func() error { // the APIService becomes available
 		list, err := raw(t.Context(), k, namespace, "queue")
@@ -241,11 +217,11 @@ func TestExternalMetrics(t *testing.T) {
 	}
 
 	t.Run("errors are on the object", func(t *testing.T) {
-		create(t, metricQuery("second", "queue", "sum(other)"))
+		rig.Create(t, metricQuery("second", "queue", "sum(other)"))
 		ready(t, "second", metav1.ConditionFalse, "Conflict")
-		create(t, metricQuery("bad", "", "sum("))
+		rig.Create(t, metricQuery("bad", "", "sum("))
 		ready(t, "bad", metav1.ConditionFalse, "NoValue")
-		create(t, metricQuery("elsewhere", "", `sum(x{namespace="team-b"})`))
+		rig.Create(t, metricQuery("elsewhere", "", `sum(x{namespace="team-b"})`))
 		ready(t, "elsewhere", metav1.ConditionFalse, "NoValue")
 		if err := rig.Client.Create(t.Context(), metricQuery("reserved", "gpupilot_desired_replicas", "x")); err == nil {
 			t.Error("a reserved metricName was accepted")
@@ -255,12 +231,12 @@ func TestExternalMetrics(t *testing.T) {
 
 	t.Run("an HPA scales from and to zero", func(t *testing.T) {
 		deploy(t, stack.Deployment(namespace, "worker", 1, 0))
-		create(t, hpa("worker", 0, "queue", nil, "10"))
-		awaitReplicas(t, "worker", 3)
+		rig.Create(t, hpa("worker", 0, "queue", nil, "10"))
+		rig.AwaitReplicas(t, namespace, "worker", 3)
 		queue.set("0")
-		awaitReplicas(t, "worker", 0)
+		rig.AwaitReplicas(t, namespace, "worker", 0)
 		queue.set("11")
-		awaitReplicas(t, "worker", 2)
+		rig.AwaitReplicas(t, namespace, "worker", 2)
 		queue.set("") // missing is not zero
 		ready(t, "queue", metav1.ConditionFalse, "NoValue")
 		stack.Eventually(t, func() error {
@@ -275,13 +251,13 @@ func TestExternalMetrics(t *testing.T) {
 			}
 			return fmt.Errorf("conditions %+v", h.Status.Conditions)
 		})
-		awaitReplicas(t, "worker", 2)
+		rig.AwaitReplicas(t, namespace, "worker", 2)
 	})
 
 	t.Run("the desired replicas of a GPUAutoscaler", func(t *testing.T) {
 		queue.set("45")
 		deploy(t, stack.Deployment(namespace, "server", 1, 0))
-		create(t, &v1alpha1.GPUAutoscaler{
+		rig.Create(t, &v1alpha1.GPUAutoscaler{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "server"},
 			Spec: v1alpha1.GPUAutoscalerSpec{
 				ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "server"},
@@ -292,8 +268,8 @@ func TestExternalMetrics(t *testing.T) {
 				}},
 			},
 		})
-		create(t, hpa("server", 1, "gpupilot_desired_replicas", map[string]string{"gpuautoscaler": "server"}, "1"))
-		awaitReplicas(t, "server", 5)
+		rig.Create(t, hpa("server", 1, "gpupilot_desired_replicas", map[string]string{"gpuautoscaler": "server"}, "1"))
+		rig.AwaitReplicas(t, namespace, "server", 5)
 	})
 
 	t.Run("discovery", func(t *testing.T) {

@@ -192,8 +192,8 @@ func TestHandOver(t *testing.T) {
 	rig.StopController()
 	t.Cleanup(func() { unregister(t, a) })
 	unregister(t, a)
-	create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "monitoring"}})
-	create(t, &corev1.Service{
+	rig.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "monitoring"}})
+	rig.Create(t, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "monitoring", Name: "adapter"},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
 	})
@@ -240,7 +240,7 @@ func TestHandOver(t *testing.T) {
 	unregister(t, a) // the hand-over
 	servedBy(t, a, "gpupilot-system/gpupilot-controller")
 	answered()
-	create(t, metricQuery("queue", "", "sum(queue_length)"))
+	rig.Create(t, metricQuery("queue", "", "sum(queue_length)"))
 	stack.Eventually(t, func() error { _, err := raw(t.Context(), k, namespace, "queue"); return err })
 	stack.Eventually(t, func() error {
 		list, err := k.Discovery().ServerResourcesForGroupVersion("custom.metrics.k8s.io/v1beta2")

@@ -86,7 +86,7 @@ func TestAHungAgentRemovesNoReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		awaitReplicas(t, name, 1)
+		rig.AwaitReplicas(t, namespace, name, 1)
 	}
 }
 
@@ -116,9 +116,9 @@ func scaleHung(t *testing.T) {
 	gpus.Spec = v1alpha1.MetricQuerySpec{GPU: &v1alpha1.MetricQueryGPU{
 		Metric: "Utilization", ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "gpus"},
 	}}
-	create(t, gpus)
-	create(t, metricQuery("promql", "", `100 * avg(gpupilot_workload_gpu_utilization_ratio{kind="Deployment",name="promql",in_use="allocated",stat="avg"})`))
-	create(t, metricQuery("recorded", "", `avg(recorded:utilization{name="recorded"})`))
+	rig.Create(t, gpus)
+	rig.Create(t, metricQuery("promql", "", `100 * avg(gpupilot_workload_gpu_utilization_ratio{kind="Deployment",name="promql",in_use="allocated",stat="avg"})`))
+	rig.Create(t, metricQuery("recorded", "", `avg(recorded:utilization{name="recorded"})`))
 	for _, name := range []string{"gpus", "promql", "recorded"} {
 		stack.Eventually(t, func() error { // the load, which the agents and the aggregates read in turn
 			var q v1alpha1.MetricQuery
@@ -129,14 +129,14 @@ func scaleHung(t *testing.T) {
 			return err
 		})
 	}
-	create(t, object)
+	rig.Create(t, object)
 	for _, name := range []string{"gpus", "promql", "recorded"} {
 		h := hpa(name, 1, name, nil, "32")
 		h.Spec.Metrics[0].External.Target = target
-		create(t, h)
+		rig.Create(t, h)
 	}
 	now := int32(0)
-	create(t, &v1alpha1.GPUAutoscaler{
+	rig.Create(t, &v1alpha1.GPUAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autoscaled"},
 		Spec: v1alpha1.GPUAutoscalerSpec{
 			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "autoscaled"}, MaxReplicas: 6,

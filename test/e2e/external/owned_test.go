@@ -157,11 +157,11 @@ func TestOwnedHPA(t *testing.T) {
 	queue.set("3")
 	deploy(t, stack.Deployment(namespace, "web", 1, 0))
 	seen := record(t, "web")
-	create(t, byHPA("web"))
+	rig.Create(t, byHPA("web"))
 	want := []int32{3, 10, 11, 12, 21, 22, 20, 11, 10, 2, 12}
 	for _, n := range want {
 		queue.set(fmt.Sprint(n))
-		awaitReplicas(t, "web", n)
+		rig.AwaitReplicas(t, namespace, "web", n)
 	}
 	stack.Eventually(t, func() error { // the watch is behind the reads
 		seen.mu.Lock()
@@ -217,7 +217,7 @@ func TestOwnedHPA(t *testing.T) {
 	}
 	kept("edited while the controller was away")
 	queue.set("14")
-	awaitReplicas(t, "web", 14)
+	rig.AwaitReplicas(t, namespace, "web", 14)
 
 	takenOver(t, seen)
 
@@ -232,9 +232,9 @@ func TestOwnedHPA(t *testing.T) {
 		}
 		return nil
 	})
-	awaitReplicas(t, "web", 16)
+	rig.AwaitReplicas(t, namespace, "web", 16)
 	queue.set("17")
-	awaitReplicas(t, "web", 17)
+	rig.AwaitReplicas(t, namespace, "web", 17)
 	numbers, writers = seen.take()
 	t.Logf("to Scale: replicas %d, written by %q", numbers, writers)
 	if slices.Min(numbers) < 14 {
@@ -243,10 +243,10 @@ func TestOwnedHPA(t *testing.T) {
 	able(t, "web", "Able", "is scaled by this GPUAutoscaler")
 	patch(t, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
 	queue.set("18")
-	awaitReplicas(t, "web", 18)
+	rig.AwaitReplicas(t, namespace, "web", 18)
 	kept("created again")
 	queue.set("20")
-	awaitReplicas(t, "web", 20)
+	rig.AwaitReplicas(t, namespace, "web", 20)
 	if numbers, _ = seen.take(); !slices.IsSorted(numbers) {
 		t.Errorf("a dip on the way back: %d", numbers)
 	}
@@ -269,7 +269,7 @@ func TestOwnedHPA(t *testing.T) {
 		t.Errorf("%d replicas without the metric, %v", n, err)
 	}
 	able(t, "web", "Able", "") // the controller has registered it again
-	awaitReplicas(t, "web", 5)
+	rig.AwaitReplicas(t, namespace, "web", 5)
 
 	// It goes with the GPUAutoscaler.
 	if err := rig.Client.Delete(t.Context(), byHPA("web")); err != nil {
@@ -312,7 +312,7 @@ func takenOver(t *testing.T, seen *recorder) {
 				t.Fatal(err)
 			}
 		}
-		awaitReplicas(t, "web", k.to)
+		rig.AwaitReplicas(t, namespace, "web", k.to)
 		able(t, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
 	}
 	stack.Eventually(t, func() error { // the watch is behind the reads
@@ -410,7 +410,7 @@ func TestForgedHPA(t *testing.T) {
 	deploy(t, stack.Deployment(namespace, "other", 1, 0))
 	a := byHPA("web")
 	a.Spec.Actuation = v1alpha1.ActuationAdvise
-	create(t, a)
+	rig.Create(t, a)
 	forged := hpa("web", 2, "made-up", nil, "1")
 	forged.Name = "gpupilot-web"
 	forged.Labels = map[string]string{"app.kubernetes.io/managed-by": "gpupilot-controller"}
@@ -430,13 +430,13 @@ func TestForgedHPA(t *testing.T) {
 	}
 
 	// Of our name, before ours is there: of the same target, and of another one.
-	create(t, forged)
+	rig.Create(t, forged)
 	patch(t, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
 	able(t, "web", "OwnedByAnother", "HorizontalPodAutoscaler gpupilot-web")
 	unchanged()
 	remove(forged)
 	able(t, "web", "Able", "HorizontalPodAutoscaler gpupilot-web")
-	awaitReplicas(t, "web", 3)
+	rig.AwaitReplicas(t, namespace, "web", 3)
 
 	// A copy of ours, of another name: ours goes, and the copy stays.
 	ours, err := owned(t, "gpupilot-web")
@@ -445,7 +445,7 @@ func TestForgedHPA(t *testing.T) {
 	}
 	forged = ours.DeepCopy()
 	forged.Name, forged.ResourceVersion, forged.UID = "copy", "", ""
-	create(t, forged)
+	rig.Create(t, forged)
 	able(t, "web", "OwnedByAnother", "HorizontalPodAutoscaler copy")
 	unchanged()
 	stack.Eventually(t, func() error {
@@ -467,7 +467,7 @@ func TestForgedHPA(t *testing.T) {
 	})
 	forged = hpa("other", 2, "made-up", nil, "1")
 	forged.Name = "gpupilot-web"
-	create(t, forged)
+	rig.Create(t, forged)
 	patch(t, &v1alpha1.GPUAutoscaler{}, "web", `{"spec":{"actuation":"HPA"}}`)
 	able(t, "web", "HPANotKept", "HorizontalPodAutoscaler gpupilot-web is not owned by this GPUAutoscaler")
 	unchanged()

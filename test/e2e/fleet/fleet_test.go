@@ -85,20 +85,20 @@ func start(t *testing.T) *rig {
 		ClusterArgs: map[string][]string{cluster.APIServer: {"--min-request-timeout=30"}},
 	})
 	set, err := kubernetes.NewForConfig(s.REST)
-	must(t, err)
+	stack.Must(t, err)
 	r := &rig{Stack: s, kubelets: &kubelets{fleet: newFleet(*count), stack: s, k: set, slots: make(chan struct{}, writers), fail: t.Errorf}}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(func() { cancel(); r.all.Wait() })
-	must(t, r.serve(ctx))
-	must(t, s.AwaitNamespace(t.Context(), namespace))
-	must(t, s.AwaitNamespace(t.Context(), stack.Namespace))
+	stack.Must(t, r.serve(ctx))
+	stack.Must(t, s.AwaitNamespace(t.Context(), namespace))
+	stack.Must(t, s.AwaitNamespace(t.Context(), stack.Namespace))
 	for _, n := range r.nodes {
 		r.do(ctx, "join", func() error { return r.join(ctx, n) })
 	}
-	must(t, r.watch(ctx))
+	stack.Must(t, r.watch(ctx))
 	r.deploy(t)
 	r.judge(ctx, t)
-	must(t, s.StartController(t.Context()))
+	stack.Must(t, s.StartController(t.Context()))
 	return r
 }
 
@@ -117,9 +117,9 @@ func (r *rig) deploy(t *testing.T) {
 		r.mu.Unlock()
 		d := stack.Deployment(namespace, w.name, replicas, 0)
 		d.Spec.Template.Spec.SchedulerName = "fleet"
-		must(t, r.Client.Create(t.Context(), d))
+		stack.Must(t, r.Client.Create(t.Context(), d))
 		five := int32(5)
-		must(t, r.Client.Create(t.Context(), &v1alpha1.GPUAutoscaler{
+		stack.Must(t, r.Client.Create(t.Context(), &v1alpha1.GPUAutoscaler{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: w.name},
 			Spec: v1alpha1.GPUAutoscalerSpec{
 				ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: w.name},
@@ -145,7 +145,7 @@ func (r *rig) judge(ctx context.Context, t *testing.T) {
 		}
 	}
 	_, err := deployments.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: see, UpdateFunc: func(_, o any) { see(o) }})
-	must(t, err)
+	stack.Must(t, err)
 	r.all.Go(func() { deployments.RunWithContext(ctx) })
 }
 
@@ -212,12 +212,5 @@ func (m *rss) judge(t *testing.T) {
 		t.Errorf("the controller grew from %.0f to %.0f MiB", peak[0]/(1<<20), peak[2]/(1<<20))
 	case long && peak[2] > flat*peak[1]:
 		t.Errorf("the controller grows on: from %.0f to %.0f MiB", peak[1]/(1<<20), peak[2]/(1<<20))
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -9,14 +9,11 @@ package history
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,7 +26,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/internal/window/view"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -43,24 +39,12 @@ const (
 
 func TestTheHistoryComesBack(t *testing.T) {
 	dir := t.TempDir()
-	s, err := stack.Start(t.Context(), stack.Config{
-		Nodes: 1, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), ControllerArgs: []string{"--history-dir", dir},
+	s := stack.New(t, stack.Config{
+		Nodes: 1, ControllerArgs: []string{"--history-dir", dir},
 		Workloads: []simnode.Workload{{
 			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
 			Offered: func(time.Time) float64 { return capacity / 2 },
 		}},
-	})
-	if errors.Is(err, cluster.ErrNoBinary) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	t.Cleanup(func() {
-		if log, err := os.ReadFile(s.ControllerLog()); err == nil && t.Failed() {
-			t.Logf("%s", log[max(0, len(log)-8000):])
-		}
 	})
 	prometheus := promtest.StartWith(t, fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, honor_labels: true, static_configs: [{targets: [%q]}]}]\n",
 		strings.TrimPrefix(s.ControllerURL, "http://")), hours(time.Now().Add(-time.Minute)))
@@ -134,9 +118,7 @@ func autoscaler() *v1alpha1.GPUAutoscaler {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	if err := stack.Await(t.Context(), patience, check); err != nil {
-		t.Fatal(err)
-	}
+	stack.Must(t, stack.Await(t.Context(), patience, check))
 }
 
 // shown are the series that must have minutes, with the range of their values.

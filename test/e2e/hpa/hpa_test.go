@@ -28,6 +28,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/scale/peers"
 	"github.com/gpupilot/gpupilot/test/cluster"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 const (
@@ -64,13 +65,13 @@ func TestModelIsTheRealHPA(t *testing.T) {
 	if errors.Is(err, cluster.ErrNoBinary) {
 		t.Skip(err)
 	}
-	must(t, err)
+	stack.Must(t, err)
 	t.Cleanup(c.Stop)
 	rc, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
-	must(t, err)
+	stack.Must(t, err)
 	rc.QPS = -1
 	k, err := kubernetes.NewForConfig(rc)
-	must(t, err)
+	stack.Must(t, err)
 	models := timelines()
 	api := serveMetrics(t, k, rc, slices.Collect(maps.Keys(models)))
 	var all sync.WaitGroup
@@ -101,7 +102,7 @@ func newTimeline(t *testing.T, k kubernetes.Interface, api *metricsAPI, model pe
 	deploy(t, k, name, 3)
 	deploy(t, k, fenceOf(name), 1)
 	_, err := k.AutoscalingV2().HorizontalPodAutoscalers(namespace).Create(t.Context(), x.object(), metav1.CreateOptions{})
-	must(t, err)
+	stack.Must(t, err)
 	return x
 }
 
@@ -119,7 +120,7 @@ func deploy(t *testing.T, k kubernetes.Interface, name string, replicas int32) {
 			},
 		},
 	}, metav1.CreateOptions{})
-	must(t, err)
+	stack.Must(t, err)
 }
 
 func (x *timeline) object() *autoscalingv2.HorizontalPodAutoscaler {
@@ -167,7 +168,7 @@ func (x *timeline) run(t *testing.T) {
 		x.ask(t, reading, names)
 		want := x.model.Sync(int(time.Since(x.began).Seconds()), reading)
 		d, err := x.k.AppsV1().Deployments(namespace).Get(t.Context(), x.name, metav1.GetOptions{})
-		must(t, err)
+		stack.Must(t, err)
 		if got := int(*d.Spec.Replicas); got != want {
 			t.Fatalf("step %d, %g wanted of %d replicas: the controller sets %d, the model %d; before it %d\n%+v", i, load, reading.Spec, got, want, path, reading)
 		}
@@ -195,7 +196,7 @@ func (x *timeline) fence(t *testing.T) {
 	t.Helper()
 	x.closed = !x.closed
 	var pods *corev1.PodList
-	eventually(t, func() (err error) {
+	stack.Eventually(t, func() (err error) {
 		if pods, err = x.k.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + fenceOf(x.name)}); err == nil && len(pods.Items) != 1 {
 			err = fmt.Errorf("%d pods of the fence", len(pods.Items))
 		}
@@ -206,7 +207,7 @@ func (x *timeline) fence(t *testing.T) {
 		want, ready = 1, corev1.ConditionTrue
 	}
 	x.setReady(t, &pods.Items[0], ready)
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		sets, err := x.k.AppsV1().ReplicaSets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + fenceOf(x.name)})
 		if err == nil && (len(sets.Items) != 1 || sets.Items[0].Status.ReadyReplicas != want) {
 			err = fmt.Errorf("the fence is %+v", sets.Items)
@@ -235,7 +236,7 @@ func (x *timeline) next(t *testing.T) func(*peers.Reading, []string) {
 func (x *timeline) settle(t *testing.T, first bool) []corev1.Pod {
 	t.Helper()
 	var pods []corev1.Pod
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		d, err := x.k.AppsV1().Deployments(namespace).Get(t.Context(), x.name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -275,9 +276,9 @@ func (x *timeline) setReady(t *testing.T, p *corev1.Pod, ready corev1.ConditionS
 	t.Helper()
 	p.Status.Phase, p.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"phase": p.Status.Phase, "conditions": p.Status.Conditions}})
-	must(t, err)
+	stack.Must(t, err)
 	_, err = x.k.CoreV1().Pods(namespace).Patch(t.Context(), p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	must(t, err)
+	stack.Must(t, err)
 }
 
 // reading is what there is to be read of the pods: the ready ones share the load,
@@ -316,27 +317,4 @@ func (x *timeline) reading(pods []corev1.Pod, load float64, silent bool) (*peers
 		r.Milli = 0
 	}
 	return r, names
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(t *testing.T, ok func() error) {
-	t.Helper()
-	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if err = ok(); err == nil {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	t.Fatal(err)
 }

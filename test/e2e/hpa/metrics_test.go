@@ -25,6 +25,7 @@ import (
 	external "k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
 
 	"github.com/gpupilot/gpupilot/internal/scale/peers"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // metricsAPI serves custom.metrics.k8s.io and external.metrics.k8s.io. A metric
@@ -43,16 +44,16 @@ func serveMetrics(t *testing.T, k kubernetes.Interface, rc *rest.Config, names [
 	server := httptest.NewTLSServer(a)
 	t.Cleanup(server.Close)
 	at, err := url.Parse(server.URL)
-	must(t, err)
+	stack.Must(t, err)
 	port, err := strconv.ParseInt(at.Port(), 10, 32)
-	must(t, err)
+	stack.Must(t, err)
 	_, err = k.CoreV1().Services(namespace).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "metrics"},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
 	}, metav1.CreateOptions{})
-	must(t, err)
+	stack.Must(t, err)
 	register, err := aggregator.NewForConfig(rc)
-	must(t, err)
+	stack.Must(t, err)
 	for _, gv := range []metav1.GroupVersion{{Group: custom.SchemeGroupVersion.Group, Version: "v1beta2"}, {Group: external.SchemeGroupVersion.Group, Version: "v1beta1"}} {
 		_, err := register.ApiregistrationV1().APIServices().Create(t.Context(), &apiregistrationv1.APIService{
 			ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group},
@@ -61,7 +62,7 @@ func serveMetrics(t *testing.T, k kubernetes.Interface, rc *rest.Config, names [
 				Service: &apiregistrationv1.ServiceReference{Namespace: namespace, Name: "metrics", Port: new(int32(port))},
 			},
 		}, metav1.CreateOptions{})
-		must(t, err)
+		stack.Must(t, err)
 	}
 	a.allow(t, k)
 	return a
@@ -73,13 +74,13 @@ func (a *metricsAPI) allow(t *testing.T, k kubernetes.Interface) {
 	_, err := k.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
 		APIGroups: []string{custom.SchemeGroupVersion.Group, external.SchemeGroupVersion.Group}, Resources: []string{"*"}, Verbs: []string{"get", "list"},
 	}}}, metav1.CreateOptions{})
-	must(t, err)
+	stack.Must(t, err)
 	_, err = k.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "kube-system", Name: "horizontal-pod-autoscaler"}},
 	}, metav1.CreateOptions{})
-	must(t, err)
+	stack.Must(t, err)
 }
 
 // ServeHTTP answers /apis/GROUP/VERSION/namespaces/NAMESPACE/.../METRIC, and what discovery asks for.

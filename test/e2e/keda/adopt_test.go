@@ -57,7 +57,7 @@ func newAdopted(t *testing.T, annotation string) *adopted {
 	w.operator, w.again = startKEDA(t, r.Stack, r.keda, r.certs)
 	w.startWebhooks(t)
 	w.on.value.Store(20)
-	must(t, w.Apply(t.Context(), fmt.Appendf(nil, `
+	stack.Must(t, w.Apply(t.Context(), fmt.Appendf(nil, `
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
 metadata: {name: chat, namespace: llm, annotations: {example.com/note: of the team, %s}}
@@ -70,7 +70,7 @@ spec:
   triggers:
   - {type: prometheus, metadata: {serverAddress: %q, query: sum(queue_length), threshold: "5"}}
 `, annotation, w.on.backend)))
-	must(t, w.Client.Create(t.Context(), stack.Deployment(stack.WorkloadNamespace, w.name, 1, 0)))
+	stack.Must(t, w.Client.Create(t.Context(), stack.Deployment(stack.WorkloadNamespace, w.name, 1, 0)))
 	w.replicas(t, 4)
 	w.was = w.scaledObject(t)
 	w.kedaScales(t)
@@ -86,9 +86,9 @@ func (w *adopted) startWebhooks(t *testing.T) {
 	start(t, w.on.Stack, filepath.Join(w.on.keda, "webhooks"), "--cert-dir", w.on.certs, "--port", port,
 		"--metrics-bind-address", "127.0.0.1:"+freePort(t), "--health-probe-bind-address", "127.0.0.1:"+freePort(t))
 	ca, err := os.ReadFile(filepath.Join(w.on.certs, "ca.crt"))
-	must(t, err)
+	stack.Must(t, err)
 	url, fail, none := "https://localhost:"+port+"/validate-keda-sh-v1alpha1-scaledobject", admissionv1.Fail, admissionv1.SideEffectClassNone
-	must(t, w.Client.Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
+	stack.Must(t, w.Client.Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "keda-admission"},
 		Webhooks: []admissionv1.ValidatingWebhook{{
 			Name: "vscaledobject.kb.io", ClientConfig: admissionv1.WebhookClientConfig{URL: &url, CABundle: ca},
@@ -104,7 +104,7 @@ func (w *adopted) startWebhooks(t *testing.T) {
 func (w *adopted) scaledObject(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	so := rivals.ScaledObject()
-	must(t, w.Client.Get(t.Context(), client.ObjectKey{Namespace: stack.WorkloadNamespace, Name: w.name}, so))
+	stack.Must(t, w.Client.Get(t.Context(), client.ObjectKey{Namespace: stack.WorkloadNamespace, Name: w.name}, so))
 	return so
 }
 
@@ -125,7 +125,7 @@ func (w *adopted) actuation(t *testing.T) v1alpha1.Actuation {
 	if apierrors.IsNotFound(err) {
 		return v1alpha1.ActuationAdvise
 	}
-	must(t, err)
+	stack.Must(t, err)
 	return a.Spec.Actuation
 }
 
@@ -202,9 +202,9 @@ func TestAdoptFromKEDA(t *testing.T) {
 	w.kedaScales(t)
 
 	// Nobody pauses it without the operator: the command goes back.
-	must(t, w.operator.Signal(syscall.SIGSTOP))
+	stack.Must(t, w.operator.Signal(syscall.SIGSTOP))
 	out, err := w.killer.Run(t, 0, false, "adopt", "scaledobject", adoptable, "--dry-run=false", "--timeout", "20s")
-	must(t, w.operator.Signal(syscall.SIGCONT))
+	stack.Must(t, w.operator.Signal(syscall.SIGCONT))
 	if err == nil || !strings.Contains(out, "The ScaledObject chat scales again") {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -218,7 +218,7 @@ func TestAdoptFromKEDA(t *testing.T) {
 	w.replicas(t, 5)
 
 	// A restart of the operator does not wake the ScaledObject, and what may not be scaled in is not.
-	must(t, w.operator.Kill())
+	stack.Must(t, w.operator.Kill())
 	w.operator = w.again()
 	w.on.value.Store(20)
 	w.Stays(t, w.name, 5, 40)
@@ -237,7 +237,7 @@ func TestAdoptFromKEDA(t *testing.T) {
 // replicas and the GPUAutoscaler 7, so that each change of the replicas says who writes: there is one for each hand-over.
 func TestAdoptFromKEDAKilled(t *testing.T) {
 	w := newAdopted(t, `example.com/other: a`)
-	must(t, w.Apply(t.Context(), []byte(`
+	stack.Must(t, w.Apply(t.Context(), []byte(`
 apiVersion: gpupilot.dev/v1alpha1
 kind: GPUAutoscaler
 metadata: {name: chat, namespace: llm}
@@ -299,7 +299,7 @@ spec:
 func (w *adopted) webhookNamesHPA(t *testing.T) {
 	t.Helper()
 	one := resource.MustParse("1")
-	must(t, w.Client.Create(t.Context(), &autoscalingv2.HorizontalPodAutoscaler{
+	stack.Must(t, w.Client.Create(t.Context(), &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: stack.WorkloadNamespace, Name: "gpupilot-chat"},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
 			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: w.name}, MaxReplicas: 8,

@@ -16,7 +16,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -42,20 +41,12 @@ import (
 
 const (
 	namespace = "team-a"
-	patience  = stack.Patience
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func freePort(t *testing.T) string {
 	t.Helper()
 	port, err := cluster.FreePort("127.0.0.1")
-	must(t, err)
+	stack.Must(t, err)
 	return strconv.Itoa(port)
 }
 
@@ -64,11 +55,11 @@ func freePort(t *testing.T) string {
 func pki(t *testing.T, dir string) {
 	t.Helper()
 	write := func(name, kind string, der []byte) {
-		must(t, os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		stack.Must(t, os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	}
 	key := func() *ecdsa.PrivateKey {
 		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		must(t, err)
+		stack.Must(t, err)
 		return k
 	}
 	caKey, leafKey := key(), key()
@@ -77,17 +68,17 @@ func pki(t *testing.T, dir string) {
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, ca, ca, &caKey.PublicKey, caKey)
-	must(t, err)
+	stack.Must(t, err)
 	write("ca.crt", "CERTIFICATE", der)
 	leaf := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "keda-operator"}, DNSNames: []string{"localhost"},
 		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err = x509.CreateCertificate(rand.Reader, leaf, ca, &leafKey.PublicKey, caKey)
-	must(t, err)
+	stack.Must(t, err)
 	write("tls.crt", "CERTIFICATE", der)
 	der, err = x509.MarshalECPrivateKey(leafKey)
-	must(t, err)
+	stack.Must(t, err)
 	write("tls.key", "EC PRIVATE KEY", der)
 }
 
@@ -95,11 +86,11 @@ func pki(t *testing.T, dir string) {
 func start(t *testing.T, s *stack.Stack, program string, args ...string) *os.Process {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	must(t, err)
+	stack.Must(t, err)
 	cmd := exec.CommandContext(t.Context(), program, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Cluster.Kubeconfig(), "POD_NAMESPACE=keda", "WATCH_NAMESPACE=", "KEDA_CLUSTER_OBJECT_NAMESPACE=keda", "OPERATOR_NAME=keda-operator")
 	cmd.Stdout, cmd.Stderr = log, log
-	must(t, cmd.Start())
+	stack.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -129,17 +120,6 @@ spec:
 `
 }
 
-func awaitReplicas(t *testing.T, s *stack.Stack, name string, want int32) {
-	t.Helper()
-	must(t, stack.Await(t.Context(), patience, func() error {
-		got, err := s.Replicas(t.Context(), namespace, name)
-		if err == nil && got != want {
-			err = fmt.Errorf("%s has %d replicas, want %d", name, got, want)
-		}
-		return err
-	}))
-}
-
 // rig is a stack with KEDA.
 type rig struct {
 	*stack.Stack
@@ -164,21 +144,13 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(backend.Close)
 	r.backend, r.port = backend.URL, freePort(t)
 	pki(t, r.certs)
-	var err error
-	r.Stack, err = stack.Start(t.Context(), stack.Config{
-		Nodes: 1, HPASyncPeriod: time.Second, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	r.Stack = stack.New(t, stack.Config{
+		Nodes: 1, HPASyncPeriod: time.Second,
 		ControllerArgs: []string{"--prometheus-url", backend.URL, "--keda-address", "127.0.0.1:" + r.port, "--keda-client-ca-file", filepath.Join(r.certs, "ca.crt")},
 		Workloads: []simnode.Workload{{
 			Name: "gpu", Model: sim.Workload{Capacity: 10, Concurrency: 16, QueueLimit: 60},
 			Offered: r.load.At,
 		}},
-	})
-	must(t, err)
-	t.Cleanup(r.Close)
-	t.Cleanup(func() {
-		if log, _ := os.ReadFile(r.ControllerLog()); t.Failed() {
-			t.Logf("controller.log:\n%s", log[max(0, len(log)-4000):])
-		}
 	})
 	return r
 }
@@ -187,15 +159,15 @@ func TestKEDA(t *testing.T) {
 	r := newRig(t)
 	s, port, load, value := r.Stack, r.port, &r.load, &r.value
 	startKEDA(t, s, r.keda, r.certs)
-	must(t, s.Client.Create(t.Context(), &v1alpha1.MetricQuery{
+	stack.Must(t, s.Client.Create(t.Context(), &v1alpha1.MetricQuery{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "queue"},
 		Spec:       v1alpha1.MetricQuerySpec{Query: &v1alpha1.MetricQueryPromQL{PromQL: "sum(queue_length)"}},
 	}))
 
 	t.Run("a trigger without a target is an event of the ScaledObject", func(t *testing.T) {
-		must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, "bad", 1, 0)))
-		must(t, s.Apply(t.Context(), []byte(scaledObject("bad", "external", port, "metric: Utilization"))))
-		must(t, stack.Await(t.Context(), patience, func() error {
+		stack.Must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, "bad", 1, 0)))
+		stack.Must(t, s.Apply(t.Context(), []byte(scaledObject("bad", "external", port, "metric: Utilization"))))
+		stack.Eventually(t, func() error {
 			var events corev1.EventList
 			if err := s.Client.List(t.Context(), &events, client.InNamespace(namespace)); err != nil {
 				return err
@@ -211,34 +183,34 @@ func TestKEDA(t *testing.T) {
 				said = append(said, events.Items[i].Reason+": "+events.Items[i].Message)
 			}
 			return fmt.Errorf("no event names the field: %q", said)
-		}))
+		})
 	})
 
 	t.Run("external: a GPU metric of the workload", func(t *testing.T) {
-		must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, "gpu", 1, 0)))
+		stack.Must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, "gpu", 1, 0)))
 		load.Set(15) // 150 % of one replica at a target of 60 %: 3
-		must(t, s.Apply(t.Context(), []byte(scaledObject("gpu", "external", port, `metric: Utilization, target: "60"`))))
-		awaitReplicas(t, s, "gpu", 3)
+		stack.Must(t, s.Apply(t.Context(), []byte(scaledObject("gpu", "external", port, `metric: Utilization, target: "60"`))))
+		s.AwaitReplicas(t, namespace, "gpu", 3)
 		load.Set(3)
-		awaitReplicas(t, s, "gpu", 1)
+		s.AwaitReplicas(t, namespace, "gpu", 1)
 	})
 
 	t.Run("external-push: from zero and back", func(t *testing.T) {
-		must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, "push", 0, 0)))
-		must(t, s.Apply(t.Context(), []byte(scaledObject("push", "external-push", port, `query: queue, target: "10"`))))
-		must(t, stack.Await(t.Context(), patience, func() error { return streams(s) }))
+		stack.Must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, "push", 0, 0)))
+		stack.Must(t, s.Apply(t.Context(), []byte(scaledObject("push", "external-push", port, `query: queue, target: "10"`))))
+		stack.Eventually(t, func() error { return streams(s) })
 		began := time.Now()
 		value.Store(25)
-		must(t, stack.Await(t.Context(), patience, func() error {
+		stack.Eventually(t, func() error {
 			if n, err := s.Replicas(t.Context(), namespace, "push"); err != nil || n == 0 {
 				return errors.Join(err, errors.New("not active"))
 			}
 			return nil
-		}))
+		})
 		t.Logf("activated %s after the value changed in the PromQL backend", time.Since(began))
-		awaitReplicas(t, s, "push", 3)
+		s.AwaitReplicas(t, namespace, "push", 3)
 		value.Store(0)
-		awaitReplicas(t, s, "push", 0)
+		s.AwaitReplicas(t, namespace, "push", 0)
 	})
 }
 
@@ -264,15 +236,15 @@ func streams(s *stack.Stack) error {
 func startKEDA(t *testing.T, s *stack.Stack, keda, certs string) (operator *os.Process, again func() *os.Process) {
 	t.Helper()
 	crds, err := filepath.Glob(filepath.Join(keda, "crds", "*.yaml"))
-	must(t, err)
+	stack.Must(t, err)
 	for _, file := range crds {
 		b, err := os.ReadFile(file)
-		must(t, err)
-		must(t, s.Apply(t.Context(), b))
+		stack.Must(t, err)
+		stack.Must(t, s.Apply(t.Context(), b))
 	}
 	read := func(name string) string {
 		b, err := os.ReadFile(filepath.Join(certs, name))
-		must(t, err)
+		stack.Must(t, err)
 		return base64.StdEncoding.EncodeToString(b)
 	}
 	grpcPort, adapterPort := freePort(t), freePort(t)
@@ -325,7 +297,7 @@ spec:
   - {parameter: tlsClientCert, name: gpupilot, key: tls.crt}
   - {parameter: tlsClientKey, name: gpupilot, key: tls.key}
 `
-	must(t, stack.Await(t.Context(), patience, func() error { return s.Apply(t.Context(), []byte(manifests)) }))
+	stack.Eventually(t, func() error { return s.Apply(t.Context(), []byte(manifests)) })
 	again = func() *os.Process {
 		return start(t, s, filepath.Join(keda, "operator"), "--cert-dir", certs, "--metrics-bind-address", "127.0.0.1:"+freePort(t),
 			"--health-probe-bind-address", "127.0.0.1:"+freePort(t), "--metrics-service-bind-address", "127.0.0.1:"+grpcPort, "--ca-dir", certs)

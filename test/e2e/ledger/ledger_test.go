@@ -42,7 +42,6 @@ var (
 
 const (
 	honest, evil = "honest", "evil" // namespaces
-	patience     = stack.Patience
 	// calm is how long the controller takes little CPU time once the lists are read. It gives memory back meanwhile.
 	calm     = 6 * time.Second
 	capacity = 10.0 // requests/s of a replica
@@ -65,18 +64,6 @@ func TestMain(m *testing.M) {
 	}, func(s *stack.Stack) error { rig = s; return nil })
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(t *testing.T, ask func() error) {
-	t.Helper()
-	must(t, stack.Await(t.Context(), patience, ask))
-}
-
 // A hostile namespace costs the controller at most maxMore, while its objects are created,
 // while they change, and at a start; and others are scaled.
 func TestHostileNamespace(t *testing.T) {
@@ -85,7 +72,7 @@ func TestHostileNamespace(t *testing.T) {
 	}
 	t.Logf("-seed %d", *seed)
 	setUp(t)
-	must(t, rig.StartController(t.Context()))
+	stack.Must(t, rig.StartController(t.Context()))
 	alone := max(reaction(t), reaction(t)) // which starts what starts once
 	started, steady := restart(t)
 
@@ -126,17 +113,17 @@ func setUp(t *testing.T) {
 	t.Helper()
 	for _, x := range kinds {
 		if x.Group == "monitoring.coreos.com" || x.Group == "keda.sh" {
-			must(t, rig.InstallKind(t.Context(), x))
+			stack.Must(t, rig.InstallKind(t.Context(), x))
 		}
 	}
 	for _, ns := range []string{honest, evil} {
-		must(t, rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
-		eventually(t, func() error {
+		stack.Must(t, rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
+		stack.Eventually(t, func() error {
 			return rig.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "default"}, &corev1.ServiceAccount{})
 		})
 	}
-	must(t, rig.Client.Create(t.Context(), stack.Deployment(honest, "server", 1, 0)))
-	must(t, rig.Apply(t.Context(), []byte(`
+	stack.Must(t, rig.Client.Create(t.Context(), stack.Deployment(honest, "server", 1, 0)))
+	stack.Must(t, rig.Apply(t.Context(), []byte(`
 apiVersion: gpupilot.dev/v1alpha1
 kind: GPUAutoscaler
 metadata: {name: server, namespace: `+honest+`}
@@ -153,7 +140,7 @@ spec:
 func reaction(t *testing.T) time.Duration {
 	t.Helper()
 	await := func(ok func(n int32) bool) {
-		eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			n, err := rig.Replicas(t.Context(), honest, "server")
 			if err == nil && !ok(n) {
 				err = fmt.Errorf("%d replicas", n)
@@ -163,7 +150,7 @@ func reaction(t *testing.T) time.Duration {
 	}
 	load.Set(0.3 * capacity)
 	await(func(n int32) bool { return n == 1 })
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if ready, err := rig.ReadyPods(t.Context(), honest, client.MatchingLabels{"app": "server"}); err != nil || len(ready) != 1 {
 			return fmt.Errorf("%d replicas serve, %v", len(ready), err)
 		}
@@ -182,16 +169,16 @@ func reaction(t *testing.T) time.Duration {
 func restart(t *testing.T) (most, steady uint64) {
 	t.Helper()
 	rig.StopController()
-	must(t, rig.StartController(t.Context()))
+	stack.Must(t, rig.StartController(t.Context()))
 	watching := watchRSS(t)
 	reaction(t)
-	eventually(t, hasCalmedDown)
+	stack.Eventually(t, hasCalmedDown)
 	most = max(watching(), statusOf(t, "VmHWM:"))
 	sum, n := uint64(0), uint64(0)
 	for range 20 {
 		time.Sleep(100 * time.Millisecond)
 		rss, err := agentrig.RSS(rig.ControllerPID())
-		must(t, err)
+		stack.Must(t, err)
 		sum, n = sum+rss, n+1
 	}
 	return most, sum / n
@@ -225,7 +212,7 @@ func hasCalmedDown() error {
 func statusOf(t *testing.T, name string) uint64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", rig.ControllerPID()))
-	must(t, err)
+	stack.Must(t, err)
 	for line := range strings.Lines(string(text)) {
 		var kb uint64
 		if rest, ok := strings.CutPrefix(line, name); ok {

@@ -50,6 +50,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/stat"
 	"github.com/gpupilot/gpupilot/test/cluster"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 const (
@@ -247,22 +248,6 @@ func (r *rig) get(ctx context.Context, path, accept string) ([]byte, error) {
 	return body, err
 }
 
-// eventually polls a real process until ask is content.
-func eventually(t *testing.T, ask func() error) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); ; <-tick.C {
-		err := ask()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
-}
-
 func podsPath(version string) string {
 	return group + "/" + version + "/namespaces/ml/pods/*/" + metric + "?labelSelector=app%3Dweb"
 }
@@ -280,7 +265,7 @@ func (r *rig) answers(ctx context.Context) error {
 func TestMetricsAPI(t *testing.T) {
 	r := start(t)
 	began := time.Now()
-	eventually(t, func() error { return r.answers(t.Context()) })
+	stack.Eventually(t, func() error { return r.answers(t.Context()) })
 	t.Logf("answers through the API server after %v", time.Since(began).Round(time.Millisecond))
 	t.Run("values and stamps", r.values)
 	t.Run("discovery", r.discovery)
@@ -315,7 +300,7 @@ func (r *rig) values(t *testing.T) {
 
 func (r *rig) discovery(t *testing.T) {
 	accept := "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-	eventually(t, func() error { // the API server asks now and then
+	stack.Eventually(t, func() error { // the API server asks now and then
 		body, err := r.get(t.Context(), "/apis", accept)
 		if err != nil {
 			return err
@@ -360,7 +345,7 @@ func (r *rig) openapi(t *testing.T) {
 		"/openapi/v2": "io.k8s.metrics.pkg.apis.custom_metrics.v1beta2.MetricValueList",
 		"/openapi/v3": "apis/custom.metrics.k8s.io/v1beta2",
 	} {
-		eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			body, err := r.get(t.Context(), path, "application/json")
 			if err == nil && !bytes.Contains(body, []byte(want)) {
 				err = fmt.Errorf("%s lacks %s", path, want)
@@ -441,20 +426,20 @@ func (r *rig) expiredCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := r.certs.CABundle()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if b := r.certs.CABundle(); bytes.Equal(b, before) || bytes.Equal(b, old.Data["ca.crt"]) {
 			return errors.New("there is no new authority")
 		}
 		return nil
 	})
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		api, err := r.registered(t)
 		if err == nil && !bytes.Equal(api, r.certs.CABundle()) {
 			err = errors.New("the APIService does not trust the new authority")
 		}
 		return err
 	})
-	eventually(t, func() error { return r.answers(t.Context()) })
+	stack.Eventually(t, func() error { return r.answers(t.Context()) })
 }
 
 // registered is the authority that the APIService trusts.
@@ -492,7 +477,7 @@ func (r *rig) lostCertificate(t *testing.T) {
 	if bytes.Equal(old, r.certs.CABundle()) {
 		t.Error("the authority is the old one")
 	}
-	eventually(t, func() error { return r.answers(t.Context()) })
+	stack.Eventually(t, func() error { return r.answers(t.Context()) })
 }
 
 func (r *rig) lostAPIServer(t *testing.T) {
@@ -504,5 +489,5 @@ func (r *rig) lostAPIServer(t *testing.T) {
 	if err := r.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error { return r.answers(t.Context()) })
+	stack.Eventually(t, func() error { return r.answers(t.Context()) })
 }

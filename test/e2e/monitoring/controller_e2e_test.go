@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -23,7 +22,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/promql/promtest"
-	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -53,28 +51,16 @@ var ofPlans = regexp.MustCompile(`gpupilot_slo_(missed_ratio|plan_replicas|neede
 // Every query of a panel and of a rule on GPUAutoscalers finds series of a real
 // controller on a real control plane.
 func TestControllerQueries(t *testing.T) {
-	if _, err := cluster.FindBinary(); err != nil {
-		t.Skip("no control plane; make test builds it:", err)
-	}
 	var load stack.Load
 	offer := func(replicas float64) { load.Set(replicas * capacity) }
 	model := sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}
-	s, err := stack.Start(t.Context(), stack.Config{
+	s := stack.New(t, stack.Config{
 		Nodes: 2, ControllerArgs: []string{"--prometheus-url", "http://127.0.0.1:1"}, // no backend answers there
 		Workloads: []simnode.Workload{
 			{Name: "web", Model: model, Offered: load.At},
 			{Name: "full", Model: model, Offered: func(time.Time) float64 { return 3 * capacity }},
 			{Name: "blind", Model: model, Offered: func(time.Time) float64 { return 1 }},
 		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	t.Cleanup(func() {
-		if log, err := os.ReadFile(s.ControllerLog()); err == nil && t.Failed() {
-			t.Logf("controller.log:\n%s", log[max(0, len(log)-8000):])
-		}
 	})
 	offer(0.3)
 	populate(t, s)

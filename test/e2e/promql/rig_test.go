@@ -33,9 +33,8 @@ import (
 )
 
 const (
-	mine     = "team-a" // the namespace of the viewer with few rights
-	other    = "team-b"
-	patience = stack.Patience
+	mine  = "team-a" // the namespace of the viewer with few rights
+	other = "team-b"
 )
 
 // loads are the loads of the workloads: one unit is 1 % of a GPU, spread over the pods.
@@ -151,30 +150,6 @@ func deployBoth(ctx context.Context) error {
 	return nil
 }
 
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	if err := stack.Await(t.Context(), patience, check); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func apply(t *testing.T, manifest string) {
-	t.Helper()
-	if err := rig.Apply(t.Context(), []byte(manifest)); err != nil {
-		t.Fatalf("%s\n%v", manifest, err)
-	}
-}
-
-// applyFile applies a manifest in a file.
-func applyFile(t *testing.T, path string) {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply(t, string(b))
-}
-
 // get asks the replica for queries as a viewer.
 func get(t *testing.T, viewer, path string, params url.Values) (status int, body string) {
 	t.Helper()
@@ -239,7 +214,7 @@ func query(t *testing.T, viewer, promql string) string {
 // awaitQuery waits until the answer to a query has a text.
 func awaitQuery(t *testing.T, viewer, promql, want string) {
 	t.Helper()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if body := query(t, viewer, promql); !strings.Contains(body, want) {
 			return fmt.Errorf("%s as %s: %s, want %s", promql, viewer, body, want)
 		}

@@ -18,9 +18,9 @@ import (
 func TestRolesAreSplit(t *testing.T) {
 	awaitBoth(t)
 	loads["scaled"].Set(30)
-	create(t, stack.Deployment(mine, "scaled", 1, 0))
+	rig.Create(t, stack.Deployment(mine, "scaled", 1, 0))
 	before := rig.asked.Load()
-	apply(t, `
+	rig.MustApply(t, `
 apiVersion: gpupilot.dev/v1alpha1
 kind: GPUAutoscaler
 metadata: {name: scaled, namespace: team-a}
@@ -35,7 +35,7 @@ spec:
 `)
 	replicas := func(want int32) {
 		t.Helper()
-		eventually(t, func() error {
+		stack.Eventually(t, func() error {
 			n, err := rig.Replicas(t.Context(), mine, "scaled")
 			if err == nil && n != want {
 				err = fmt.Errorf("%d replicas, want %d", n, want)
@@ -65,7 +65,7 @@ func TestOnlyOneReplicaLeads(t *testing.T) {
 	if status != 200 || !strings.Contains(body, "\ngpupilot_leader 0") {
 		t.Errorf("the replica for queries leads: %d", status)
 	}
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if _, body := fetch(t, rig.ControllerURL+"/metrics"); !strings.Contains(body, "\ngpupilot_leader 1") {
 			return fmt.Errorf("the deciding replica does not lead after %s", time.Minute)
 		}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // wrong reports whether the controller's metrics name a refused source.
@@ -35,7 +36,7 @@ func wrong(t *testing.T, source string) bool {
 
 func awaitWrong(t *testing.T, source string, want bool) {
 	t.Helper()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if wrong(t, source) != want {
 			return fmt.Errorf("gpupilot_rules_source_wrong of %s is not %t", source, want)
 		}
@@ -119,7 +120,7 @@ func eventsOf(t *testing.T, o client.Object) (out map[string][]eventsv1.Event) {
 func awaitEvent(t *testing.T, o client.Object, reason, text string) {
 	t.Helper()
 	began := time.Now()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		all := eventsOf(t, o)
 		for _, e := range all[reason] {
 			if strings.Contains(e.Note, text) && e.Type == "Warning" && e.Regarding.Kind == o.GetObjectKind().GroupVersionKind().Kind {
@@ -133,7 +134,7 @@ func awaitEvent(t *testing.T, o client.Object, reason, text string) {
 
 func prometheusRule(t *testing.T, namespace, name string, rules ...string) *unstructured.Unstructured {
 	t.Helper()
-	apply(t, fmt.Sprintf(`
+	rig.MustApply(t, fmt.Sprintf(`
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata: {name: %s, namespace: %s}
@@ -156,7 +157,7 @@ spec:
 // replicas. The deciding replica evaluates no rules.
 func TestEventsOfRules(t *testing.T) {
 	awaitBoth(t)
-	applyFile(t, "../walkthrough/testdata/prometheusrules-crd.yaml")
+	rig.MustApplyFile(t, "../walkthrough/testdata/prometheusrules-crd.yaml")
 	_, stop, err := rig.StartReplica(t.Context(), "127.0.0.1", rig.args...) // a second replica for queries
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +218,7 @@ func TestEventsOfMetricQueries(t *testing.T) {
 	awaitEvent(t, twin, "Conflict", "older MetricQuery load")
 	awaitEvent(t, broken, "NoValue", "parse")
 	awaitEvent(t, foreign, "NoValue", "")
-	eventually(t, func() error { // over the other replica's windows
+	stack.Eventually(t, func() error { // over the other replica's windows
 		var o v1alpha1.MetricQuery
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(fine), &o); err != nil {
 			return err

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/test/stack"
 )
 
 // reaching are queries that try to read the series of other namespaces. The viewer of
@@ -162,7 +164,7 @@ func TestTokens(t *testing.T) {
 	if err := rig.revoke(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error { // an accepted token is remembered for half a minute
+	stack.Eventually(t, func() error { // an accepted token is remembered for half a minute
 		if status, body := get(t, "revoked", "/api/v1/query", url.Values{"query": {"1"}}); status != http.StatusUnauthorized {
 			return fmt.Errorf("a token of a deleted account: %d %s", status, body)
 		}

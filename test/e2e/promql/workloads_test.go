@@ -33,16 +33,6 @@ func template(workload string, labels map[string]string) corev1.PodTemplateSpec 
 	return t
 }
 
-func create(t *testing.T, o client.Object) {
-	t.Helper()
-	if err := rig.Client.Create(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = rig.Client.Delete(context.Background(), o, client.PropagationPolicy(metav1.DeletePropagationBackground))
-	})
-}
-
 func ownedBy(apiVersion, kind string, o client.Object) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: o.GetName(), UID: o.GetUID(), Controller: new(true), BlockOwnerDeletion: new(true)}}
 }
@@ -52,13 +42,13 @@ func forgePod(t *testing.T, namespace, name string, labels map[string]string, ow
 	t.Helper()
 	forged := template("forged", labels)
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels, Annotations: forged.Annotations, OwnerReferences: owner}, Spec: forged.Spec}
-	create(t, p)
+	rig.Create(t, p)
 }
 
 // awaitServing waits until pods with a label serve.
 func awaitServing(t *testing.T, namespace string, n int, labels map[string]string) {
 	t.Helper()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		ready, err := rig.ReadyPods(t.Context(), namespace, client.MatchingLabels(labels))
 		if err == nil && len(ready) != n {
 			err = fmt.Errorf("%d pods %v serve, want %d", len(ready), labels, n)
@@ -92,7 +82,7 @@ const noise = 4.0
 func awaitValue(t *testing.T, path, kind string, want float64) {
 	t.Helper()
 	steady := 0
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		v, of, err := value(t, path)
 		if err != nil || math.Abs(v-want) > noise || of != kind {
 			steady = 0
@@ -114,7 +104,7 @@ func TestMetricsOfJobs(t *testing.T) {
 		Spec:       batchv1.JobSpec{Parallelism: new(int32(2)), Completions: new(int32(2)), Template: template("batch", map[string]string{"app": "batch"})},
 	}
 	job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
-	create(t, job)
+	rig.Create(t, job)
 	awaitServing(t, mine, 2, map[string]string{"batch.kubernetes.io/job-name": "batch"})
 	owner := ownedBy("batch/v1", "Job", job)
 	forgePod(t, mine, "batch-forged", map[string]string{"app": "batch", "job-name": "batch", "batch.kubernetes.io/job-name": "batch"}, owner)
@@ -131,9 +121,9 @@ func TestMetricsOfJobs(t *testing.T) {
 // StatefulSets the set and the leaders own.
 func TestMetricsOfLeaderWorkerSets(t *testing.T) {
 	t.Parallel() // it waits for what the controller remembers for half a minute
-	applyFile(t, "testdata/leaderworkersets-crd.yaml")
+	rig.MustApplyFile(t, "testdata/leaderworkersets-crd.yaml")
 	loads["group"].Set(90) // 30 % in the leader and in each of two workers
-	apply(t, "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: group, namespace: team-a}\nspec: {replicas: 1, leaderWorkerTemplate: {size: 3}}")
+	rig.MustApply(t, "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata: {name: group, namespace: team-a}\nspec: {replicas: 1, leaderWorkerTemplate: {size: 3}}")
 	set := &unstructured.Unstructured{}
 	set.SetAPIVersion("leaderworkerset.x-k8s.io/v1")
 	set.SetKind("LeaderWorkerSet")
@@ -152,7 +142,7 @@ func TestMetricsOfLeaderWorkerSets(t *testing.T) {
 				Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template("group", labels),
 			},
 		}
-		create(t, s)
+		rig.Create(t, s)
 		return s
 	}
 	leaders := map[string]string{nameLabel: "group", indexLabel: "0"}

@@ -12,7 +12,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,10 +32,9 @@ import (
 )
 
 const (
-	mine     = "llm"   // the namespace of the workloads
-	others   = "evil"  // another tenant's
-	trusted  = "infra" // of --query-namespaces
-	patience = stack.Patience
+	mine    = "llm"   // the namespace of the workloads
+	others  = "evil"  // another tenant's
+	trusted = "infra" // of --query-namespaces
 )
 
 var rig *stack.Stack
@@ -50,29 +48,6 @@ func TestMain(m *testing.M) {
 		}
 		return nil
 	})
-}
-
-func eventually(t *testing.T, ask func() error) {
-	t.Helper()
-	if err := stack.Await(t.Context(), patience, ask); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// apply creates objects, as soon as their namespace has its service account and their
-// kind is served.
-func apply(t *testing.T, manifest string) {
-	t.Helper()
-	eventually(t, func() error { return rig.Apply(t.Context(), []byte(manifest)) })
-}
-
-func applyFile(t *testing.T, path string) {
-	t.Helper()
-	manifest, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply(t, string(manifest))
 }
 
 // tenants empties the namespaces when the test ends.
@@ -93,7 +68,7 @@ func tenants(t *testing.T) {
 				}
 			}
 		}
-		if err := stack.Await(ctx, patience, func() error {
+		if err := stack.Await(ctx, stack.Patience, func() error {
 			var pods corev1.PodList
 			err := rig.Client.List(ctx, &pods)
 			for i := range pods.Items {
@@ -112,11 +87,11 @@ func tenants(t *testing.T) {
 func scaled(t *testing.T, namespace, name string, replicas int, signal string) {
 	t.Helper()
 	d := stack.Deployment(namespace, name, int32(replicas), time.Second)
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		_ = rig.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}) // it may be there
 		return rig.Client.Create(t.Context(), d)
 	})
-	apply(t, fmt.Sprintf(`
+	rig.MustApply(t, fmt.Sprintf(`
 apiVersion: gpupilot.dev/v1alpha1
 kind: GPUAutoscaler
 metadata: {name: %[2]s, namespace: %[1]s}
@@ -131,7 +106,7 @@ spec:
 
 func wantReplicas(t *testing.T, namespace, name string, want int32) {
 	t.Helper()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		n, err := rig.Replicas(t.Context(), namespace, name)
 		if err == nil && n != want {
 			err = fmt.Errorf("%s has %d replicas, want %d: %s", name, n, want, signalsCondition(t, namespace, name))
@@ -156,7 +131,7 @@ func signalsCondition(t *testing.T, namespace, name string) string {
 
 func wantCondition(t *testing.T, namespace, name, text string) {
 	t.Helper()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if is := signalsCondition(t, namespace, name); !strings.Contains(is, text) {
 			return fmt.Errorf("the condition of %s says %q, want %q", name, is, text)
 		}
@@ -167,7 +142,7 @@ func wantCondition(t *testing.T, namespace, name, text string) {
 // place creates a pod and returns its address once it runs.
 func place(t *testing.T, namespace, name, labels, ports string, more string) string {
 	t.Helper()
-	apply(t, fmt.Sprintf(`
+	rig.MustApply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: %s, labels: {%s}}
@@ -178,7 +153,7 @@ spec:
 %s
 `, name, namespace, labels, rig.Nodes.NodeNames()[0], ports, more))
 	var pod corev1.Pod
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &pod)
 		if err == nil && (pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "") {
 			err = fmt.Errorf("pod %s is %s at %q", name, pod.Status.Phase, pod.Status.PodIP)
@@ -251,7 +226,7 @@ func TestEPP(t *testing.T) {
 		t.Fatal(err)
 	}
 	serve(t, ip, 9090, page.handler())
-	eventually(t, func() error { // readable, and the workload stays at zero
+	stack.Eventually(t, func() error { // readable, and the workload stays at zero
 		if is := signalsCondition(t, mine, "chat"); strings.Contains(is, "gateway") || strings.Contains(is, "query") {
 			return fmt.Errorf("the condition says %q", is)
 		}
@@ -293,7 +268,7 @@ func TestDynamoInATrustedNamespace(t *testing.T) {
 // eventAbout waits for an Event about a PodMonitor.
 func eventAbout(t *testing.T, namespace, name, want string) {
 	t.Helper()
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		var list eventsv1.EventList
 		if err := rig.Client.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
 			return err
@@ -314,8 +289,8 @@ func podMonitor(namespace, name, spec string) string {
 // The pods of a PodMonitor are series for queries and rules, in their own namespace only.
 func TestPodMonitor(t *testing.T) {
 	tenants(t)
-	applyFile(t, "testdata/podmonitors-crd.yaml")
-	applyFile(t, "../walkthrough/testdata/prometheusrules-crd.yaml")
+	rig.MustApplyFile(t, "testdata/podmonitors-crd.yaml")
+	rig.MustApplyFile(t, "../walkthrough/testdata/prometheusrules-crd.yaml")
 	depth, forged := &text{}, &text{}
 	depth.Store("queue_depth{queue=\"a\"} 10\nqueue_depth{queue=\"b\",namespace=\"evil\"} 5\n")
 	forged.Store("queue_depth{namespace=\"llm\",pod=\"queue-0\"} 1000\n")
@@ -329,16 +304,16 @@ func TestPodMonitor(t *testing.T) {
 	})
 	place(t, mine, "host", "app: host", "{name: kubelet, containerPort: 10250}", "  hostNetwork: true")
 
-	apply(t, podMonitor(mine, "queue", `{selector: {matchLabels: {app: queue}}, podTargetLabels: [team], podMetricsEndpoints: [{port: stats, interval: 2s, relabelings: [{sourceLabels: [__meta_kubernetes_pod_container_name], targetLabel: part}]}]}`))
-	apply(t, podMonitor(others, "queue", `{selector: {}, podMetricsEndpoints: [{port: stats}]}`))
-	apply(t, podMonitor(others, "greedy", `{namespaceSelector: {any: true}, selector: {}, podMetricsEndpoints: [{port: stats}]}`))
-	apply(t, podMonitor(mine, "params", `{selector: {matchLabels: {app: queue}}, podMetricsEndpoints: [{port: http, params: {target: [10.9.9.9]}}]}`))
-	apply(t, podMonitor(mine, "redirect", `{selector: {matchLabels: {app: redirect}}, podMetricsEndpoints: [{port: stats}]}`))
-	apply(t, podMonitor(mine, "host", `{selector: {matchLabels: {app: host}}, podMetricsEndpoints: [{portNumber: 10250}]}`))
+	rig.MustApply(t, podMonitor(mine, "queue", `{selector: {matchLabels: {app: queue}}, podTargetLabels: [team], podMetricsEndpoints: [{port: stats, interval: 2s, relabelings: [{sourceLabels: [__meta_kubernetes_pod_container_name], targetLabel: part}]}]}`))
+	rig.MustApply(t, podMonitor(others, "queue", `{selector: {}, podMetricsEndpoints: [{port: stats}]}`))
+	rig.MustApply(t, podMonitor(others, "greedy", `{namespaceSelector: {any: true}, selector: {}, podMetricsEndpoints: [{port: stats}]}`))
+	rig.MustApply(t, podMonitor(mine, "params", `{selector: {matchLabels: {app: queue}}, podMetricsEndpoints: [{port: http, params: {target: [10.9.9.9]}}]}`))
+	rig.MustApply(t, podMonitor(mine, "redirect", `{selector: {matchLabels: {app: redirect}}, podMetricsEndpoints: [{port: stats}]}`))
+	rig.MustApply(t, podMonitor(mine, "host", `{selector: {matchLabels: {app: host}}, podMetricsEndpoints: [{portNumber: 10250}]}`))
 
 	scaled(t, mine, "worker", 0, `{query: {promql: sum(queue_depth)}, target: {value: "5"}, activation: "0"}`)
 	wantReplicas(t, mine, "worker", 3)
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		got, err := query(t, `queue_depth{queue="b"}`)
 		for _, want := range []string{
 			`"namespace":"llm"`, `"exported_namespace":"evil"`, `"pod":"queue-0"`, `"container":"main"`, `"part":"main"`, `"endpoint":"stats"`, `"job":"llm/queue"`, `"team":"red"`, `"5"`,
@@ -352,7 +327,7 @@ func TestPodMonitor(t *testing.T) {
 	eventAbout(t, others, "greedy", "--query-namespaces")
 	eventAbout(t, mine, "params", "params is not supported")
 	eventAbout(t, mine, "host", "network")
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		got, err := query(t, `count by (namespace) (queue_depth)`)
 		if err == nil && (!strings.Contains(got, `"namespace":"evil"`) || redirect.Requests.Load() == 0 || evil.Requests.Load() == 0) {
 			err = fmt.Errorf("%s; %d requests of the redirect", got, redirect.Requests.Load())
@@ -363,7 +338,7 @@ func TestPodMonitor(t *testing.T) {
 		t.Errorf("a redirect was followed %d times", n)
 	}
 	// A rule makes them a custom metric.
-	apply(t, `
+	rig.MustApply(t, `
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata: {name: queue, namespace: llm}
@@ -373,7 +348,7 @@ spec: {groups: [{name: queue, rules: [{record: queue_depth_total, expr: sum(queu
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		b, err := set.Discovery().RESTClient().Get().AbsPath("/apis/custom.metrics.k8s.io/v1beta1/namespaces/llm/deployments.apps/worker/queue_depth_total").DoRaw(t.Context())
 		if err == nil && !strings.Contains(string(b), `"value":"15"`) {
 			err = fmt.Errorf("the metric is %s", b)

@@ -70,12 +70,12 @@ func attackWithQueries(t *testing.T, namespace string) {
 		"metadata": map[string]any{"namespace": namespace, "name": "slow"},
 		"spec":     map[string]any{"groups": []any{map[string]any{"name": "slow", "interval": "1s", "rules": list}}},
 	}}
-	must(t, rig.Client.Create(t.Context(), u))
+	stack.Must(t, rig.Client.Create(t.Context(), u))
 	for i := range slowSignals {
 		name := fmt.Sprint("slow-", i)
 		d := stack.Deployment(namespace, name, 0, time.Second)
-		must(t, rig.Client.Create(t.Context(), d))
-		must(t, rig.Client.Create(t.Context(), autoscaler(namespace, name, v1alpha1.ActuationAdvise, v1alpha1.Signal{
+		stack.Must(t, rig.Client.Create(t.Context(), d))
+		stack.Must(t, rig.Client.Create(t.Context(), autoscaler(namespace, name, v1alpha1.ActuationAdvise, v1alpha1.Signal{
 			Query:  &v1alpha1.QuerySignal{PromQL: slowQuery + fmt.Sprint(" + ", i)}, // equal ones would run once
 			Target: &v1alpha1.Target{Type: v1alpha1.AverageValue, Value: resource.MustParse("1")},
 		})))

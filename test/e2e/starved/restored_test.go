@@ -26,10 +26,10 @@ import (
 // younger than the backup, so that the load is more than all of them carry.
 func TestEtcdRestored(t *testing.T) {
 	s := stack.New(t, stack.Config{Nodes: 2})
-	must(t, s.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	stack.Must(t, s.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
 	s.Offer(quiet, 0.3)
-	must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, quiet, 1, time.Second)))
-	must(t, s.Client.Create(t.Context(), stack.Autoscaler(quiet)))
+	stack.Must(t, s.Client.Create(t.Context(), stack.Deployment(namespace, quiet, 1, time.Second)))
+	stack.Must(t, s.Client.Create(t.Context(), stack.Autoscaler(quiet)))
 	more, one := func(n int32) bool { return n > 1 }, func(n int32) bool { return n == 1 }
 	s.Measured(t, quiet, 1)
 	s.Offer(quiet, 1.2) // so that the controller has written
@@ -37,11 +37,11 @@ func TestEtcdRestored(t *testing.T) {
 	s.Offer(quiet, 0.3)
 	s.WantReplicas(t, quiet, "1", one)
 	backup := filepath.Join(t.TempDir(), "etcd")
-	must(t, s.Cluster.Backup(backup))
+	stack.Must(t, s.Cluster.Backup(backup))
 	s.Offer(quiet, 1.2)
 	s.WantReplicas(t, quiet, "more than 1", more)
 	age(t, s)
-	must(t, s.Cluster.Restore(t.Context(), backup))
+	stack.Must(t, s.Cluster.Restore(t.Context(), backup))
 	if err := s.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "age"}, &corev1.ConfigMap{}); !apierrors.IsNotFound(err) {
 		t.Fatalf("after the restore there is an object that is younger than the backup: %v", err)
 	}
@@ -53,9 +53,9 @@ func TestEtcdRestored(t *testing.T) {
 func age(t *testing.T, s *stack.Stack) {
 	t.Helper()
 	x := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "age"}}
-	must(t, s.Client.Create(t.Context(), x))
+	stack.Must(t, s.Client.Create(t.Context(), x))
 	for i := range 1000 {
 		x.Data = map[string]string{"i": fmt.Sprint(i)}
-		must(t, s.Client.Update(t.Context(), x))
+		stack.Must(t, s.Client.Update(t.Context(), x))
 	}
 }

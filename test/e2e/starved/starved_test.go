@@ -165,13 +165,6 @@ func (s *slowly) seen() []write {
 	return slices.Clone(s.writes)
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Hundreds of GPUAutoscalers of one namespace change their statuses and replicas all the time, and the API server does five
 // writes per second. Few of them come before a renewal of the lease, and few before the replicas of another namespace.
 func TestStarvedAPIServer(t *testing.T) {
@@ -214,7 +207,7 @@ func TestStarvedAPIServer(t *testing.T) {
 func passed(t *testing.T) (n int) {
 	t.Helper()
 	var v view.View
-	must(t, json.Unmarshal([]byte(stack.Get(t, rig.ControllerURL+"/api/v1/view")), &v))
+	stack.Must(t, json.Unmarshal([]byte(stack.Get(t, rig.ControllerURL+"/api/v1/view")), &v))
 	i := slices.IndexFunc(v.Recent, func(e view.Event) bool {
 		return e.Namespace == namespace && e.Name == quiet && e.Decision.Replicas > e.Decision.Current
 	})
@@ -250,8 +243,8 @@ func deployQuiet(t *testing.T, signal v1alpha1.Signal) {
 	rig.Offer(quiet, 0.3)
 	rig.Deploy(t, quiet, 1, time.Second)
 	a := autoscaler(namespace, quiet, v1alpha1.ActuationScale, signal)
-	must(t, rig.Client.Create(t.Context(), a))
-	t.Cleanup(func() { must(t, rig.Client.Delete(context.Background(), a)) })
+	stack.Must(t, rig.Client.Create(t.Context(), a))
+	t.Cleanup(func() { stack.Must(t, rig.Client.Delete(context.Background(), a)) })
 	rig.Measured(t, quiet, 1)
 }
 
@@ -277,12 +270,12 @@ func attack(t *testing.T) {
 		name := fmt.Sprint("noisy-", i)
 		d := stack.Deployment("noisy", name, 1, time.Second)
 		d.Spec.Template.Spec.NodeSelector = map[string]string{"no": "node"}
-		must(t, rig.Client.Create(t.Context(), d))
+		stack.Must(t, rig.Client.Create(t.Context(), d))
 		actuation := v1alpha1.ActuationAdvise
 		if i%30 == 0 {
 			actuation = v1alpha1.ActuationScale
 		}
-		must(t, rig.Client.Create(t.Context(), autoscaler("noisy", name, actuation, v1alpha1.Signal{
+		stack.Must(t, rig.Client.Create(t.Context(), autoscaler("noisy", name, actuation, v1alpha1.Signal{
 			Query:  &v1alpha1.QuerySignal{PromQL: "1 + 2 * (time() % 10 >= bool 5)"},
 			Target: &v1alpha1.Target{Type: v1alpha1.AverageValue, Value: resource.MustParse("1")},
 		})))
@@ -293,10 +286,10 @@ func attack(t *testing.T) {
 func tenant(t *testing.T, name string) {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	must(t, rig.Client.Create(t.Context(), ns))
+	stack.Must(t, rig.Client.Create(t.Context(), ns))
 	t.Cleanup(func() {
-		must(t, rig.Client.DeleteAllOf(context.Background(), &v1alpha1.GPUAutoscaler{}, client.InNamespace(name)))
-		must(t, rig.Client.Delete(context.Background(), ns))
+		stack.Must(t, rig.Client.DeleteAllOf(context.Background(), &v1alpha1.GPUAutoscaler{}, client.InNamespace(name)))
+		stack.Must(t, rig.Client.Delete(context.Background(), ns))
 	})
 }
 

@@ -140,7 +140,7 @@ func (s *scenario) phase(need int32, plans []*plan) {
 		rig.loads.set(name, float64(need)*10)
 	}
 	began := time.Now()
-	err := stack.Await(s.t.Context(), patience, func() error {
+	err := stack.Await(s.t.Context(), stack.Patience, func() error {
 		s.restart()
 		return s.reached(need, began, plans)
 	})
@@ -258,7 +258,7 @@ func (s *scenario) edit() {
 // edited waits until the last edit is in effect.
 func (s *scenario) edited(plans []*plan) {
 	// Calls without an answer follow one another: the GPUExporter's objects are written one by one.
-	err := stack.Await(s.t.Context(), 3*patience, func() error {
+	err := stack.Await(s.t.Context(), 3*stack.Patience, func() error {
 		s.restart()
 		ds := &appsv1.DaemonSet{}
 		if err := rig.Client.Get(s.t.Context(), client.ObjectKey{Namespace: stack.Namespace, Name: "gpupilot-agent-" + space}, ds); err != nil {

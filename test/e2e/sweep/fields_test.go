@@ -247,7 +247,7 @@ func (w *worker) transition(ctx context.Context, c *tally, to step) string {
 		}
 		return "accepted"
 	}
-	err = stack.Await(ctx, patience, func() error {
+	err = stack.Await(ctx, stack.Patience, func() error {
 		difference, err := w.differ(ctx, w)
 		if err == nil && difference != "" {
 			err = errors.New(difference)
@@ -359,7 +359,7 @@ func TestFields(t *testing.T) {
 		t.Error("the controller has ended")
 	}
 	checkLog(t)
-	eventually(t, func() error { return before.restored(t.Context()) })
+	stack.Eventually(t, func() error { return before.restored(t.Context()) })
 }
 
 // maxLine bounds a line of the controller's log, whatever a tenant writes into a field.
@@ -392,7 +392,7 @@ func newBystander(t *testing.T) func(*testing.T) {
 	rig.loads.set(space, 20)
 	a := autoscalerObject(space, "server", space)
 	create(t, d, a)
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(a), a); err != nil {
 			return err
 		}

@@ -240,7 +240,7 @@ func exporterKind(t *testing.T) *kind {
 			_ = rig.Client.Delete(context.Background(), w.object)
 			_ = rig.Client.Delete(context.Background(), w.fresh)
 		})
-		eventually(t, func() error { return w.settled(t.Context()) })
+		stack.Eventually(t, func() error { return w.settled(t.Context()) })
 		var err error
 		if w.before, err = objectsOf(t.Context(), w.object); err != nil {
 			t.Fatal(err)
@@ -368,6 +368,6 @@ func installMonitoring(t *testing.T) {
 		list := &unstructured.UnstructuredList{}
 		list.SetAPIVersion("monitoring.coreos.com/v1")
 		list.SetKind(kind + "List")
-		eventually(t, func() error { return rig.Client.List(t.Context(), list) })
+		stack.Eventually(t, func() error { return rig.Client.List(t.Context(), list) })
 	}
 }

@@ -45,9 +45,6 @@ var (
 	only        = flag.String("only", "", "a regular expression of the fields, or of the calls and their disturbances")
 )
 
-// patience bounds every wait for something that should take seconds.
-const patience = stack.Patience
-
 // rig is the stack that the tests of this package share.
 var rig struct {
 	*stack.Stack
@@ -155,13 +152,6 @@ func createNamespace(t *testing.T, name string) {
 	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), ns) })
 }
 
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	if err := stack.Await(t.Context(), patience, check); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // sample reads one sample of the controller's /metrics.
 func sample(ctx context.Context, name string) (float64, error) {
 	text, err := page(ctx)
@@ -177,7 +167,7 @@ func sample(ctx context.Context, name string) (float64, error) {
 }
 
 func page(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, stack.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rig.ControllerURL+"/metrics", nil)
 	if err != nil {

@@ -33,20 +33,12 @@ import (
 const (
 	namespace = "llm"
 	workload  = "chat"
-	patience  = stack.Patience
 )
 
 var rig *stack.Stack
 
 func TestMain(m *testing.M) {
 	stack.Main(m, stack.Config{Nodes: 2, GPUs: 4, AgentTokens: true}, func(s *stack.Stack) error { rig = s; return nil })
-}
-
-func eventually(t *testing.T, ask func() error) {
-	t.Helper()
-	if err := stack.Await(t.Context(), patience, ask); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // addresses are those of the agents.
@@ -187,9 +179,9 @@ func TestScalesWhileTokensRotate(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := stack.Deployment(namespace, workload, 1, time.Second)
-	eventually(t, func() error { return client.IgnoreAlreadyExists(rig.Client.Create(t.Context(), d)) })
+	stack.Eventually(t, func() error { return client.IgnoreAlreadyExists(rig.Client.Create(t.Context(), d)) })
 	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), d) })
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		return rig.Apply(t.Context(), fmt.Appendf(nil, `
 apiVersion: gpupilot.dev/v1alpha1
 kind: GPUAutoscaler
@@ -231,7 +223,7 @@ spec:
 		rig.Scraped(t, 1)
 	}
 	rig.Offer(workload, 1.8)
-	eventually(t, func() error {
+	stack.Eventually(t, func() error {
 		if n, err := rig.Replicas(t.Context(), namespace, workload); err != nil || n < 3 {
 			return fmt.Errorf("%d replicas, want at least 3 (%v)", n, err)
 		}
