@@ -157,7 +157,7 @@ spec:
 // replicas. The deciding replica evaluates no rules.
 func TestEventsOfRules(t *testing.T) {
 	awaitBoth(t)
-	rig.MustApplyFile(t, "../walkthrough/testdata/prometheusrules-crd.yaml")
+	rig.MustApplyFile(t, "../../journeys/walkthrough/testdata/prometheusrules-crd.yaml")
 	_, stop, err := rig.StartReplica(t.Context(), "127.0.0.1", rig.args...) // a second replica for queries
 	if err != nil {
 		t.Fatal(err)

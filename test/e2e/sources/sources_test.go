@@ -290,7 +290,7 @@ func podMonitor(namespace, name, spec string) string {
 func TestPodMonitor(t *testing.T) {
 	tenants(t)
 	rig.MustApplyFile(t, "testdata/podmonitors-crd.yaml")
-	rig.MustApplyFile(t, "../walkthrough/testdata/prometheusrules-crd.yaml")
+	rig.MustApplyFile(t, "../../journeys/walkthrough/testdata/prometheusrules-crd.yaml")
 	depth, forged := &text{}, &text{}
 	depth.Store("queue_depth{queue=\"a\"} 10\nqueue_depth{queue=\"b\",namespace=\"evil\"} 5\n")
 	forged.Store("queue_depth{namespace=\"llm\",pod=\"queue-0\"} 1000\n")
