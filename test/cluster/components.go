@@ -134,6 +134,8 @@ func (c *Cluster) controllerManagerArgs() ([]string, error) {
 		// The default of 20 requests/s would slow down large tests.
 		"--kube-api-qps=500",
 		"--kube-api-burst=1000",
+		// The default of 50 s would give up kubelets that a busy machine keeps from their leases.
+		"--node-monitor-grace-period=30m",
 	}
 	args = appendDuration(args, "--horizontal-pod-autoscaler-sync-period", c.cfg.HPASyncPeriod)
 	return appendDuration(args, "--horizontal-pod-autoscaler-downscale-stabilization", c.cfg.HPADownscaleStabilization), nil
