@@ -271,7 +271,7 @@ func (b *beginner) processes(pod *corev1.Pod) []int {
 
 func (b *beginner) eventually(what string, f func() error) {
 	b.t.Helper()
-	if err := stack.Await(b.ctx, patience, f); err != nil {
+	if err := stack.Await(b.ctx, stack.Patience, f); err != nil {
 		b.t.Fatalf("%s: %v", what, err)
 	}
 	b.t.Log(what)
