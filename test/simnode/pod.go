@@ -194,7 +194,7 @@ func (p *podRun) runOnce(life context.Context, argv []string) error {
 	probing, cancel := context.WithCancel(life)
 	defer cancel()
 	probed := make(chan struct{})
-	go func() { defer close(probed); p.probe(probing) }()
+	go func() { defer close(probed); p.probe(probing, life) }()
 	defer func() { cancel(); <-probed }()
 	select {
 	case <-proc.Done:
@@ -216,19 +216,19 @@ func (p *podRun) setProcess(proc *child.Process) {
 
 // probe updates the pod's readiness from the HTTP probe of its first container. Without
 // a probe, the pod is Ready while its process runs.
-func (p *podRun) probe(ctx context.Context) {
+func (p *podRun) probe(ctx, life context.Context) {
 	url := p.probeURL()
 	if url == "" {
-		p.enter(ctx, serving)
+		p.enter(life, serving)
 		return
 	}
 	client := &http.Client{Timeout: probeTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 	for every := probeUnready; ; {
 		if probeOK(ctx, client, url) {
-			p.enter(ctx, serving)
+			p.enter(life, serving)
 			every = probeReady
 		} else if p.current() == serving {
-			p.enter(ctx, broken)
+			p.enter(life, broken)
 			every = probeUnready
 		}
 		if !wait(ctx, every) {
