@@ -61,7 +61,7 @@ func Example_dmon() {
 	server := agent()
 	defer server.Close()
 	c := client.Client{URL: server.URL}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for node, err := range c.Watch(ctx) {
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -98,19 +99,21 @@ func TestPassActuatesByHPA(t *testing.T) {
 
 // Whichever replica the HPA controller asks, it reads the leader's decision.
 func TestFollowersServeTheLeadersDecision(t *testing.T) {
-	r, w := loaded(t, 90)
-	r.leading = false
-	a := w.object.Load().DeepCopy()
-	a.Spec.Actuation = v1alpha1.ActuationHPA
-	a.Status.DesiredReplicas = new(int32(7))
-	a.Status.LastDecision = &v1alpha1.DecisionStatus{Time: metav1.NewMicroTime(time.Now().Add(-time.Minute + 5*time.Second))}
-	w.object.Store(a)
-	w.pass(r.now)
-	if d, err := r.DesiredReplicas("ns", "web"); err != nil || d.Replicas != 7 {
-		t.Errorf("%d, %v; want the leader's 7", d.Replicas, err)
-	}
-	a.Status.LastDecision.Time = metav1.NewMicroTime(time.Now().Add(-2 * maxStatusInterval))
-	if d, err := r.DesiredReplicas("ns", "web"); !errors.Is(err, usage.ErrNoValue) {
-		t.Errorf("an old decision: %d, %v", d.Replicas, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r, w := loaded(t, 90)
+		r.leading = false
+		a := w.object.Load().DeepCopy()
+		a.Spec.Actuation = v1alpha1.ActuationHPA
+		a.Status.DesiredReplicas = new(int32(7))
+		a.Status.LastDecision = &v1alpha1.DecisionStatus{Time: metav1.NewMicroTime(time.Now().Add(-2*maxStatusInterval + time.Nanosecond))}
+		w.object.Store(a)
+		w.pass(r.now)
+		if d, err := r.DesiredReplicas("ns", "web"); err != nil || d.Replicas != 7 {
+			t.Errorf("%d, %v; want the leader's 7", d.Replicas, err)
+		}
+		a.Status.LastDecision.Time = metav1.NewMicroTime(time.Now().Add(-2 * maxStatusInterval))
+		if d, err := r.DesiredReplicas("ns", "web"); !errors.Is(err, usage.ErrNoValue) {
+			t.Errorf("an old decision: %d, %v", d.Replicas, err)
+		}
+	})
 }

@@ -51,8 +51,10 @@ func (s *Server) Batches(ctx context.Context, batches []int, take func(calibrati
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("%q is not the URL of a server, such as http://127.0.0.1:8000", s.URL)
 	}
-	s.client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	s.client.Transport = &http.Transport{MaxIdleConnsPerHost: maxBatch}
+	if s.client == nil {
+		s.client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		s.client.Transport = &http.Transport{MaxIdleConnsPerHost: maxBatch}
+	}
 	defer s.client.CloseIdleConnections()
 	if s.Model == "" {
 		if s.Model, err = s.firstModel(ctx); err != nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -64,21 +65,29 @@ func (l *llm) Read(_ context.Context, want func(gpu.FieldID) bool) (Values, erro
 	return out, nil
 }
 
+// RoundTrip answers without a network, which a bubble of synctest has not.
+func (l *llm) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	if l.ServeHTTP(w, r); r.Context().Err() != nil {
+		return nil, r.Context().Err()
+	}
+	return w.Result(), nil
+}
+
 func (l *llm) measure(t *testing.T, s *Server, batches ...int) (out []calibration.Batch, err error) {
 	t.Helper()
-	server := httptest.NewServer(l)
-	defer server.Close()
-	s.URL, s.Source, s.Hold = server.URL, l, 4*time.Second
-	err = s.Batches(t.Context(), batches, func(b calibration.Batch) error {
-		out = append(out, b)
-		return nil
+	synctest.Test(t, func(t *testing.T) {
+		s.URL, s.Source, s.Hold, s.client = "http://10.0.0.1:8000", l, 4*time.Second, &http.Client{Transport: l}
+		err = s.Batches(t.Context(), batches, func(b calibration.Batch) error {
+			out = append(out, b)
+			return nil
+		})
 	})
 	return out, err
 }
 
 // The SM activity of a server is measured over its batch, and a replay finds it in the file.
 func TestBatches(t *testing.T) {
-	t.Parallel()
 	l := &llm{gpus: []string{"GPU-1"}, page: "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} %d\n"}
 	got, err := l.measure(t, &Server{}, 2, 10)
 	if err != nil || len(got) != 2 || got[0].Batch != 2 || math.Abs(got[0].SMActive-0.1) > 1e-9 || got[1].Batch != 10 || math.Abs(got[1].SMActive-0.5) > 1e-9 {
@@ -103,7 +112,11 @@ func TestBatches(t *testing.T) {
 }
 
 func TestBatchesFail(t *testing.T) {
-	t.Parallel()
+	server := httptest.NewServer(&llm{status: http.StatusServiceUnavailable})
+	defer server.Close()
+	if err := (&Server{URL: server.URL, Hold: time.Hour}).Batches(t.Context(), []int{2}, nil); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("over a network: %v, want \"503\"", err)
+	}
 	f := func(l *llm, s *Server, want string, batches ...int) {
 		t.Helper()
 		if _, err := l.measure(t, s, batches...); err == nil || !strings.Contains(err.Error(), want) {

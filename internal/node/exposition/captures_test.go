@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
@@ -63,7 +62,7 @@ func again(t *testing.T, name, labels, value string) string {
 		k, v, _ := strings.Cut(pair, `="`)
 		get[k] = v
 	}
-	now := time.Now()
+	now := soon()
 	index, _ := strconv.Atoi(get["gpu"])
 	minor, _ := strconv.Atoi(strings.TrimPrefix(get["device"], "nvidia"))
 	d := gpu.DeviceSnapshot{Collected: now, Device: gpu.Device{

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
@@ -18,7 +17,7 @@ import (
 func TestScrapesDuringUpdates(t *testing.T) {
 	e := New(Config{Collectors: DefaultCollectors(names.Profile48)})
 	update := func(generation int) {
-		now := time.Now()
+		now := soon()
 		s := snapshot(now)
 		for i := range 4 {
 			s.Devices = append(s.Devices, wholeGPU(i, now, map[gpu.FieldID]float64{gpu.SMClock: float64(generation), gpu.FBUsed: float64(generation)}))

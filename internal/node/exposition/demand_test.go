@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
@@ -15,7 +14,7 @@ import (
 // Pages are rendered before they are asked for where each collection is
 // scraped, and else when they are; a scrape gets the last collection either way.
 func TestPagesAreRenderedOnDemand(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	e := New(Config{Collectors: DefaultCollectors(names.Profile48)})
 	clock := 1000
 	collect := func() (rendered bool) {
@@ -56,7 +55,7 @@ func TestPagesAreRenderedOnDemand(t *testing.T) {
 // A reload shows the last collection as it was read, and the new collectors from
 // the next one on.
 func TestAReloadBeforeTheScrape(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	c, _ := ParseCollectors("DCGM_FI_DEV_SM_CLOCK, gauge, a\n")
 	e := New(Config{Collectors: c})
 	e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{gpu.SMClock: 1})), Stats{}, now)

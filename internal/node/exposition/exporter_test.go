@@ -36,6 +36,9 @@ func wholeGPU(i int, at time.Time, values map[gpu.FieldID]float64) gpu.DeviceSna
 	return d
 }
 
+// soon is the time of a collection whose page is not too old a minute from now, however busy the machine is.
+func soon() time.Time { return time.Now().Add(time.Minute) }
+
 func snapshot(at time.Time, devices ...gpu.DeviceSnapshot) *gpu.Snapshot {
 	return &gpu.Snapshot{Time: at, Interval: time.Second, Backend: "sim", Devices: devices}
 }
@@ -78,7 +81,7 @@ func series(body string, prefixes ...string) string {
 }
 
 func TestLabelsAndValues(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	a := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 37, gpu.PowerUsage: 378.461, gpu.XIDErrors: 79})
 	a.Owners = []gpu.Owner{{Namespace: "team", Pod: "llm-0", Container: "main"}}
 	b := wholeGPU(1, now, map[gpu.FieldID]float64{gpu.GPUUtil: 0})
@@ -129,7 +132,7 @@ gpupilot_mig_device_info{uuid="MIG-2",parent_uuid="GPU-parent",gpu_instance="9",
 }
 
 func TestRelabel(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 37})
 	d.Owners = []gpu.Owner{{Namespace: "team", Pod: "llm-0", Container: "main"}}
 	d.MIG = &gpu.MIG{ParentUUID: "GPU-parent", GPUInstance: 9, ComputeInstance: -1, Profile: "1g.18gb"}
@@ -165,7 +168,7 @@ func FuzzStaticLabelName(f *testing.F) {
 		if r.Check() != nil {
 			return
 		}
-		now := time.Now()
+		now := soon()
 		e := New(Config{Collectors: DefaultCollectors(names.Profile48), Relabel: r})
 		e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5})), Stats{}, now)
 		_, body := get(t, e, "/metrics")
@@ -180,7 +183,7 @@ func FuzzStaticLabelName(f *testing.F) {
 }
 
 func TestUnitsOf49(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	d := wholeGPU(0, now, map[gpu.FieldID]float64{
 		gpu.SMClock: 1980, gpu.TotalEnergy: 1_234_567_890, gpu.FBUsed: 143_000, gpu.NVLinkBandwidth: 12, gpu.EncUtil: 3,
 	})
@@ -204,7 +207,7 @@ func TestUnitsOf49(t *testing.T) {
 // device is nvidia and the index, whatever the device file is called. A number of
 // that file that is not known is nowhere.
 func TestDeviceLabelIsTheIndex(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	for _, minor := range []int{3, -1} {
 		d := wholeGPU(1, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5})
 		d.Minor = minor
@@ -231,7 +234,7 @@ func TestDeviceLabelIsTheIndex(t *testing.T) {
 
 // Counters of 63 bits are shown to the last digit, in every unit.
 func TestLargeCountersAreExact(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	d := wholeGPU(0, now, nil)
 	d.Values.SetInt(gpu.TotalEnergy, 9_007_199_254_740_993) // 2^53 + 1
 	d.Values.SetInt(gpu.PCIeReplayCounter, math.MaxInt64-16)
@@ -282,7 +285,7 @@ func FuzzQuotient(f *testing.F) {
 }
 
 func TestAbsentAndOldValuesHaveNoSeries(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	fresh := wholeGPU(0, now.Add(-5*time.Second), map[gpu.FieldID]float64{gpu.GPUUtil: 5})
 	old := wholeGPU(1, now.Add(-5001*time.Millisecond), map[gpu.FieldID]float64{gpu.GPUUtil: 6})
 	old.Err = gpu.ErrLost
@@ -326,7 +329,7 @@ const prometheusAccepts = "application/openmetrics-text;version=1.0.0;escaping=a
 
 func TestTextFormat(t *testing.T) {
 	e, update := answering(t)
-	update(time.Now())
+	update(soon())
 	res, plain := get(t, e, "/metrics")
 	if ct := res.Header.Get("Content-Type"); ct != "text/plain; version=0.0.4; charset=utf-8" {
 		t.Error(ct)
@@ -348,7 +351,7 @@ func TestTextFormat(t *testing.T) {
 
 func TestOpenMetrics(t *testing.T) {
 	e, update := answering(t)
-	update(time.Now())
+	update(soon())
 	_, plain := get(t, e, "/metrics")
 	res, om := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
 	if ct := res.Header.Get("Content-Type"); ct != "application/openmetrics-text; version=1.0.0; charset=utf-8" {
@@ -372,7 +375,7 @@ func TestOpenMetrics(t *testing.T) {
 
 func TestGzip(t *testing.T) {
 	e, update := answering(t)
-	update(time.Now())
+	update(soon())
 	_, plain := get(t, e, "/metrics")
 	_, om := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
 	for range 2 {
@@ -389,7 +392,7 @@ func TestGzip(t *testing.T) {
 
 func TestSomeMetrics(t *testing.T) {
 	e, update := answering(t)
-	update(time.Now())
+	update(soon())
 	_, some := get(t, e, "/metrics?name[]=DCGM_FI_DEV_GPU_UTIL&name%5B%5D=DCGM_FI_DEV_FB_USED&name[]=nope", "Accept-Encoding", "gzip")
 	var names []string
 	for _, l := range samples(some) {
@@ -413,7 +416,7 @@ func TestNoPageIsServedTooEarlyOrTooLate(t *testing.T) {
 	if res, _ := get(t, e, "/metrics"); res.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a minute after the last collection: %s", res.Status)
 	}
-	update(time.Now())
+	update(soon())
 	if res, _ := get(t, e, "/metrics"); res.StatusCode != http.StatusOK {
 		t.Errorf("after a collection: %s", res.Status)
 	}
@@ -432,7 +435,7 @@ func samples(body string) []string {
 // A counter whose name lacks _total has no type in OpenMetrics. Who accepts the
 // text format, too, gets that, and with it the type.
 func TestCountersKeepTheirType(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	f := func(name, accept, wantType string, want format) {
 		t.Helper()
 		ref, ok := names.Metric(name)
@@ -461,7 +464,7 @@ func TestCountersKeepTheirType(t *testing.T) {
 // OpenMetrics has one family of a name: a counter whose name without _total is
 // taken is untyped there.
 func TestOpenMetricsNamesAreUnique(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	e := New(Config{Collectors: Collectors{Metrics: []Collector{{Name: "DCGM_FI_DEV_GPU_UTIL", Ref: gpu.Ref{Field: gpu.GPUUtil, Scale: 1}, Type: Gauge}}}, Self: true})
 	e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 9})), Stats{}, now)
 	_, body := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
@@ -553,7 +556,7 @@ func FuzzLabelValues(f *testing.F) {
 	f.Add("NVIDIA \"Q\" A\\100", "pod\n1", "n\xff")
 	f.Add("", "}", " ")
 	f.Fuzz(func(t *testing.T, modelName, pod, help string) {
-		now := time.Now()
+		now := soon()
 		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5})
 		d.Model = modelName
 		d.Owners = []gpu.Owner{{Namespace: pod, Pod: pod, Container: pod}}

@@ -28,7 +28,7 @@ func derivedCollectors(t *testing.T) Collectors {
 
 func TestWindows(t *testing.T) {
 	e := New(Config{Collectors: derivedCollectors(t), ClockWindow: 3 * time.Second, XIDWindow: 3 * time.Second})
-	start := time.Now()
+	start := soon()
 	var xids []gpu.XIDCount
 	tick := func(at time.Duration, reasons float64, want ...string) {
 		t.Helper()
@@ -84,7 +84,7 @@ func TestClockSamples(t *testing.T) {
 }
 
 func TestDerivedCountersAllocateNothing(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.ClocksEventReasons: 5, gpu.GPUTemp: 40})
 	d.XIDs = []gpu.XIDCount{{Code: 13, Count: 2, Last: now}}
 	c := derivedCollectors(t)
@@ -106,7 +106,7 @@ func TestDerivedCountersAllocateNothing(t *testing.T) {
 
 // A change of the collectors loses no count, and the old page stays as it was.
 func TestReconfigure(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5, gpu.FBUsed: 7, gpu.ClocksEventReasons: 4})
 	d.XIDs = []gpu.XIDCount{{Code: 13, Count: 2, Last: now}}
 	c := derivedCollectors(t)
@@ -139,7 +139,7 @@ func TestReconfigure(t *testing.T) {
 
 func TestTheProcessItself(t *testing.T) {
 	e := New(Config{Self: true})
-	now := time.Now()
+	now := soon()
 	e.Update(snapshot(now), Stats{}, now)
 	_, body := get(t, e, "/metrics")
 	fams := parse(t, body)
@@ -178,7 +178,7 @@ func TestOpenFiles(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	f := func(values map[gpu.FieldID]float64, xids []gpu.XIDCount, watch gpu.HealthWatch, health uint8, code string, all ...string) {
 		t.Helper()
 		d := wholeGPU(0, now, values)
@@ -211,7 +211,7 @@ func TestHealth(t *testing.T) {
 // ALL is a system of its own; the library's verdicts go before ours, and then SM
 // and INFOROM are there, too.
 func TestHealthSeries(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	f := func(verdicts *gpu.Verdicts, want ...string) {
 		t.Helper()
 		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.RowRemapFailure: 1})

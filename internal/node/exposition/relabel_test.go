@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
@@ -56,7 +55,7 @@ func TestRelabelPutsNoLabelTwice(t *testing.T) {
 // relabelledPages are pages of all kinds of entities.
 func relabelledPages(t *testing.T, r Relabel) []string {
 	t.Helper()
-	now := time.Now()
+	now := soon()
 	d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 37, gpu.XIDErrors: 31})
 	d.Owners, d.Jobs = []gpu.Owner{{Namespace: "team", Pod: "llm-0", Container: "main"}}, []string{"job"}
 	d.Values.SetLabel(gpu.DriverVersion, "590")

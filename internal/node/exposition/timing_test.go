@@ -53,7 +53,7 @@ func fleet(now time.Time, gpus, parts, sharers int) (*gpu.Snapshot, Config) {
 
 // The budgets of a tick and of a scrape.
 func TestAllocations(t *testing.T) {
-	now := time.Now()
+	now := soon()
 	s, cfg := fleet(now, 8, 0, 1)
 	e := New(cfg)
 	for range 3 {

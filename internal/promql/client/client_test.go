@@ -3,6 +3,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ func client(t *testing.T, cfg Config, h http.HandlerFunc) *Client {
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	cfg.URL = srv.URL + "/prom"
+	cfg.URL, cfg.Timeout = srv.URL+"/prom", cmp.Or(cfg.Timeout, time.Minute)
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -224,6 +225,9 @@ func TestTimeout(t *testing.T) {
 	if _, err := c.Query(ctx, "x"); err == nil {
 		t.Error("a query that was given up gave a value")
 	}
+	if c, err := New(Config{URL: "http://x"}); err != nil || c.cfg.Timeout != 5*time.Second {
+		t.Errorf("the default: %v, %v", c, err)
+	}
 }
 
 // What a query's author reads holds no body, no address and no error of the
@@ -315,7 +319,7 @@ func TestRequest(t *testing.T) {
 		return file
 	}
 	write("token", "secret\n")
-	cfg := Config{UserAgent: "gpupilot/1", MaxAge: time.Minute, HTTPConfig: write("http.yaml", `
+	cfg := Config{UserAgent: "gpupilot/1", MaxAge: 2 * time.Minute, HTTPConfig: write("http.yaml", `
 authorization: {credentials_file: token}
 http_headers: {X-Scope-OrgID: {values: [team-a]}}
 `)}
@@ -335,7 +339,7 @@ http_headers: {X-Scope-OrgID: {values: [team-a]}}
 		if _, err := c.Query(t.Context(), `sum(x{a="b"})`); err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"POST", "/prom/api/v1/query", `sum(x{a="b"})`, "1800000000", "1m0s", "5s", authorization, "team-a", "gpupilot/1"}
+		want := []string{"POST", "/prom/api/v1/query", `sum(x{a="b"})`, "1800000000", "2m0s", "1m0s", authorization, "team-a", "gpupilot/1"}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("asked %q\n want %q", got, want)
 		}
@@ -384,7 +388,7 @@ func FuzzAnswer(f *testing.F) {
 	answer := ""
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
 	defer srv.Close()
-	c, err := New(Config{URL: srv.URL})
+	c, err := New(Config{URL: srv.URL, Timeout: time.Minute})
 	if err != nil {
 		f.Fatal(err)
 	}

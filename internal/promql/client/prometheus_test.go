@@ -39,7 +39,7 @@ func TestRealPrometheus(t *testing.T) {
 // query gives the value.
 func real(t *testing.T, page, promql string, value float64) *Client {
 	t.Helper()
-	c, err := New(Config{URL: promtest.Serve(t, page)})
+	c, err := New(Config{URL: promtest.Serve(t, page), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,6 +63,7 @@ type Delegate struct {
 	cfg     DelegateConfig
 	base    *url.URL
 	client  *http.Client
+	timeout time.Duration // of a request
 	slots   chan struct{}
 	breaker breaker
 	names   nameCache
@@ -90,7 +91,7 @@ func NewDelegate(cfg DelegateConfig) (*Delegate, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Delegate{
-		cfg: cfg, base: base, client: client, slots: make(chan struct{}, delegateSlots),
+		cfg: cfg, base: base, client: client, timeout: delegateTimeout, slots: make(chan struct{}, delegateSlots),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_delegate_requests_total", Help: "Requests for metrics of a delegate, by the API's group and the result: ok, refused (by the delegate), error, timeout, busy (too many under way) or open (not sent after failures).",
 			ConstLabels: prometheus.Labels{"group": cfg.Group},
@@ -230,7 +231,7 @@ func (d *Delegate) serve(w http.ResponseWriter, r *http.Request, info *request.R
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		d.fail(w, r, info, "timeout", "it did not answer within "+delegateTimeout.String())
+		d.fail(w, r, info, "timeout", "it did not answer within "+d.timeout.String())
 	case err != nil:
 		d.cfg.Log.Debug("delegate failed", "group", d.cfg.Group, "err", err)
 		d.fail(w, r, info, "error", err.Error())
@@ -264,7 +265,7 @@ var mediaTypes = []string{"application/json", "application/yaml", "application/v
 // ask sends one request. Nothing of the client's request is sent but the path, the
 // query and the accepted media types. Its errors show nothing of the delegate's body.
 func (d *Delegate) ask(ctx context.Context, path, query, accept string) (*answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, delegateTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	to := *d.base
 	to.Path, to.RawPath, to.RawQuery = path, path, query // RawPath: * is sent as it is

@@ -36,6 +36,7 @@ func delegateTo(t *testing.T, group string, h http.HandlerFunc) *Delegate {
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.timeout = time.Minute
 	return d
 }
 

@@ -94,7 +94,7 @@ func (x *terminal) await(t testing.TB, want string) {
 
 func (x *terminal) awaitThat(t testing.TB, want string, ok func(string) bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		x.mu.Lock()
 		got := x.out.String()
@@ -145,7 +145,7 @@ func TestOnATerminal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("q does not end the program")
 	}
 	x.awaitThat(t, "end of the alternate screen", func(got string) bool { return strings.Contains(got, ansi.ResetModeAltScreenSaveCursor) })

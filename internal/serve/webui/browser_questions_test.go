@@ -66,7 +66,7 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		// What is broken: at the top of the first view.
 		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(url))
 		b.wants(`document.body.innerText.includes("SignalsReadable is False: no sample of pod chat-1")`)
-		lostLine := fmt.Sprintf(` of %s, 1 GPU, since \d\d:\d\d:\d\d \(2 h\): GPULost: GPU 5; 1 of 8 GPUs stale`, n.Pool)
+		lostLine := fmt.Sprintf(` of %s, 1 GPU, since (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d \(2 h\): GPULost: GPU 5; 1 of 8 GPUs stale`, n.Pool)
 		b.wants(fmt.Sprintf(`/%s/.test($("problem-list").innerText) && $("problem-list").getBoundingClientRect().bottom < innerHeight`, lostLine)) // also beside a hundred nodes with another one
 
 		// Which GPU is hot, who idles and what it costs: on every view.

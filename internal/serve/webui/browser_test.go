@@ -199,13 +199,40 @@ func demoView() view.View {
 	return v
 }
 
+// chromium is the browser of all tests: a tab costs a tenth of what a process costs.
+var chromium struct {
+	sync.Once
+	ctx  context.Context
+	err  error
+	stop func()
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if chromium.stop != nil {
+		chromium.stop()
+	}
+	os.Exit(code)
+}
+
+func startChromium(path string) {
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(patience),
+		// Without a GPU, its emulation takes a fifth of the CPU time.
+		chromedp.DisableGPU, chromedp.Flag("disable-gpu-compositing", true), chromedp.Flag("disable-software-rasterizer", true))
+	allocator, release := chromedp.NewExecAllocator(context.Background(), opts...)
+	ctx, cancel := chromedp.NewContext(allocator)
+	chromium.ctx, chromium.err = ctx, chromedp.Do(ctx)
+	chromium.stop = func() { cancel(); release() }
+}
+
 // browser is a tab that looks at the page.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
 }
 
-// openBrowser opens a tab, or skips the test where there is no browser. What the page
+// openBrowser opens a tab with cookies and storage of its own, or skips the test where there is no browser. What the page
 // says on its console is an error, except of answers that are no success.
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
@@ -223,12 +250,11 @@ func openBrowser(t *testing.T) *browser {
 		}
 		t.Skip("no chromium in PATH: Debian's package chromium has it")
 	}
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
-		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(patience))
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), opts...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	if err := chromedp.Do(ctx); err != nil { // whose context is the browser's
+	if chromium.Do(func() { startChromium(path) }); chromium.err != nil {
+		t.Fatal(chromium.err)
+	}
+	ctx, cancel := chromedp.NewContext(chromium.ctx, chromedp.WithNewBrowserContext())
+	if err := chromedp.Do(ctx); err != nil { // whose context is the tab's
 		t.Fatal(err)
 	}
 	events, stop := context.WithCancel(ctx)

@@ -76,7 +76,7 @@ func TestConfiguredClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Interval: 10 * time.Millisecond, MaxBackoff: 10 * time.Millisecond},
+	s := New(Config{Interval: 10 * time.Millisecond, MaxBackoff: 10 * time.Millisecond, Timeout: time.Minute},
 		Deps{Client: NewClient(), Exporters: c, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	s.Sync([]Target{{Name: "a", URL: parse(srv.URL + "/"), Kind: DCGM}})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -120,7 +120,7 @@ func TestPodsGetNoCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{}, Deps{Client: NewClient(), Exporters: c, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Exporters: c, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	for kind, want := range map[Kind]string{Agent: "Bearer secretsecret", DCGM: "Bearer secretsecret", Pod: ""} {
 		target := Target{Name: fmt.Sprint(kind), URL: parse(srv.URL + fmt.Sprint("/", kind)), Kind: kind}
 		r := &runner{s: s, phase: newPhase(&s.cfg, target.Name, 0), state: State{Name: target.Name, URL: target.URL.String()}}
@@ -147,7 +147,7 @@ func TestOnlyAgentsGetTheToken(t *testing.T) {
 	if err != nil || exporters != nil {
 		t.Fatal(exporters, err)
 	}
-	s := New(Config{}, Deps{Client: NewClient(), Dial: (&net.Dialer{}).DialContext, Exporters: exporters, Agents: agents, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Dial: (&net.Dialer{}).DialContext, Exporters: exporters, Agents: agents, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	for _, now := range []string{"first", "renewed"} {
 		if err := os.WriteFile(token, []byte(now+"\n"), 0o600); err != nil {
 			t.Fatal(err)

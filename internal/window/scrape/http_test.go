@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/window/page"
@@ -157,15 +158,18 @@ func TestLongPagesOfPodsAreReadLessOften(t *testing.T) {
 	f := func(what string, kind Kind, mib int, line string, atLeast, below time.Duration) {
 		t.Helper()
 		body := strings.Repeat(line+"\n", mib<<20/(len(line)+1)+1)
-		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
-		defer srv.Close()
-		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
-		r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
-		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/metrics"), Kind: kind, Metrics: []page.Metric{{Key: "q", Name: "q"}}})
-		next := r.scrape(t.Context())
-		if wait := time.Until(next); wait < atLeast || wait > below {
-			t.Errorf("%s: read again after %v, want %v to %v", what, wait, atLeast, below)
-		}
+		answer := doer(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", ContentLength: -1, Body: io.NopCloser(strings.NewReader(body))}, nil
+		})
+		synctest.Test(t, func(t *testing.T) {
+			s := New(Config{}, Deps{Client: answer, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
+			r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
+			r.want.Store(&Target{Name: "t", URL: parse("http://10.0.0.1:8000/metrics"), Kind: kind, Metrics: []page.Metric{{Key: "q", Name: "q"}}})
+			next := r.scrape(t.Context())
+			if wait := time.Until(next); wait < atLeast || wait > below {
+				t.Errorf("%s: read again after %v, want %v to %v", what, wait, atLeast, below)
+			}
+		})
 	}
 	long := "# " + strings.Repeat("x", 1000)
 	f("a short one", Pod, 0, "q 1", 0, 1001*time.Millisecond)

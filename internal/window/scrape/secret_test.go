@@ -63,7 +63,7 @@ func testAnswersAreNotShown(t *testing.T, dial Dialer) {
 		raw := serveRaw(t, answer)
 		for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 			var log bytes.Buffer
-			s := New(Config{}, Deps{
+			s := New(Config{Timeout: time.Minute}, Deps{
 				Client: NewClient(), Dial: dial, Store: series.New(series.Config{}),
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level})),
 			})
@@ -115,9 +115,7 @@ func TestCertificatesAreNotShown(t *testing.T) {
 	if _, err = ReadHealth(t.Context(), NewClient(), plain); err == nil || err.Error() != "the server does not speak TLS" {
 		t.Errorf("error %v", err)
 	}
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
-	if _, err = ReadHealth(t.Context(), NewClient(), parse(gone.URL+"/metrics")); err == nil || err.Error() != "connect: connection refused" {
+	if _, err = ReadHealth(t.Context(), NewClient(), parse("http://127.0.0.1:1/metrics")); err == nil || err.Error() != "connect: connection refused" {
 		t.Errorf("error %v", err)
 	}
 }

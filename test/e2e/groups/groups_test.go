@@ -27,7 +27,6 @@ import (
 const (
 	namespace = "llm"
 	name      = "big"
-	patience  = stack.Patience
 	capacity  = 10.0 // requests/s that a pod serves at 100 % utilisation
 )
 
@@ -184,7 +183,7 @@ func remove(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := stack.Await(ctx, patience, func() error {
+	if err := stack.Await(ctx, stack.Patience, func() error {
 		var pods corev1.PodList
 		if err := rig.Client.List(ctx, &pods, client.InNamespace(namespace)); err != nil || len(pods.Items) > 0 {
 			return fmt.Errorf("%d pods are left: %w", len(pods.Items), err)

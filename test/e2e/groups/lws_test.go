@@ -104,7 +104,7 @@ metrics: {bindAddress: "0"}
 		err = registerWebhooks(ctx, s, manifests, "https://127.0.0.1:"+strconv.Itoa(hooks), ca)
 	}
 	if err == nil {
-		err = stack.Await(ctx, patience, func() error {
+		err = stack.Await(ctx, stack.Patience, func() error {
 			conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(hooks))
 			if err != nil {
 				return err

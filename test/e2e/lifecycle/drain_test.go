@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
@@ -110,10 +111,9 @@ func TestDrain(t *testing.T) {
 	if err := rig.Client.Delete(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
-	statuses.AwaitReason(t, v1alpha1.ConditionDraining, metav1.ConditionTrue, "Draining")
 	statuses.Await(t, func(st v1alpha1.GPUAutoscalerStatus) error {
-		if st.CurrentReplicas != 4 || st.DrainingReplicas != 1 {
-			return fmt.Errorf("%d replicas, %d drain", st.CurrentReplicas, st.DrainingReplicas)
+		if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionDraining); c == nil || c.Reason != "Draining" || st.CurrentReplicas != 4 || st.DrainingReplicas != 1 {
+			return fmt.Errorf("condition %+v, %d replicas, %d drain", c, st.CurrentReplicas, st.DrainingReplicas)
 		}
 		return nil
 	})
