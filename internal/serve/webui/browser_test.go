@@ -222,7 +222,7 @@ func startChromium(path string) {
 		chromedp.DisableGPU, chromedp.Flag("disable-gpu-compositing", true), chromedp.Flag("disable-software-rasterizer", true))
 	allocator, release := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, cancel := chromedp.NewContext(allocator)
-	chromium.ctx, chromium.err = ctx, chromedp.Do(ctx)
+	chromium.ctx, chromium.err = ctx, chromedp.Do(ctx) //nolint:fatcontext // the context of the one browser, in which each test opens a tab
 	chromium.stop = func() { cancel(); release() }
 }
 
