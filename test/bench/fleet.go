@@ -168,7 +168,7 @@ func scrapeFleet(ctx context.Context, cfg config, out io.Writer) error {
 	}
 	s.SetNames(labelNames(cfg.labels))
 	s.Sync(targets)
-	if err := wait(ctx, cfg.window+15*time.Second); err != nil {
+	if err := pause(ctx, cfg.window+15*time.Second); err != nil {
 		return err
 	}
 	l, err := observe(ctx, func() (count, error) {
@@ -213,7 +213,7 @@ func observe(ctx context.Context, now func() (count, error), pid int) (*load, er
 			return nil, err
 		}
 		l.RSS = max(l.RSS, float64(rss)/(1<<20))
-		if err := wait(ctx, min(sampleEvery, fleetMeasured-time.Since(began))); err != nil {
+		if err := pause(ctx, min(sampleEvery, fleetMeasured-time.Since(began))); err != nil {
 			return nil, err
 		}
 	}
@@ -238,15 +238,4 @@ func lagP99(states []scrape.State) float64 {
 	}
 	slices.SortFunc(lags, cmp.Compare)
 	return min(quantile(lags, 0.99), 1e6)
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

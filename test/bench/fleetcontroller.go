@@ -62,7 +62,7 @@ func measureController(ctx context.Context, cfg config, n int, out io.Writer) (*
 	if err := s.StartController(ctx); err != nil {
 		return nil, err
 	}
-	if err := wait(ctx, cfg.window+30*time.Second); err != nil {
+	if err := pause(ctx, cfg.window+30*time.Second); err != nil {
 		return nil, err
 	}
 	pid := s.ControllerPID()

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -118,7 +119,8 @@ func copyFile(from, to string) error {
 
 // deployScaledObjects creates the workloads and their ScaledObjects.
 func deployScaledObjects(ctx context.Context, s *stack.Stack) error {
-	if err := s.Apply(ctx, []byte(scaledObjectCRD)); err != nil {
+	kind := schema.GroupVersionKind{Group: "keda.sh", Version: "v1alpha1", Kind: "ScaledObject"}
+	if err := errors.Join(s.AwaitNamespace(ctx, kedaNamespace), s.InstallKind(ctx, kind)); err != nil {
 		return err
 	}
 	for i := range kedaWorkloads {
@@ -241,23 +243,3 @@ func callKEDA(ctx context.Context, conn *grpc.ClientConn, goroutines int) ([]flo
 	slices.Sort(times)
 	return times, errors.Join(errs...)
 }
-
-// scaledObjectCRD is KEDA's, without its schema.
-const scaledObjectCRD = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: ` + kedaNamespace + `}
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: scaledobjects.keda.sh}
-spec:
-  group: keda.sh
-  scope: Namespaced
-  names: {kind: ScaledObject, plural: scaledobjects, singular: scaledobject}
-  versions:
-  - name: v1alpha1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`

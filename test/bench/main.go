@@ -145,6 +145,7 @@ func parts() []part {
 		{"memory", benchMemory},
 		{"hang", benchHang},
 		{"reaction", benchReaction},
+		{"takeover", benchTakeover},
 		{"freshness", benchFreshness},
 		{"fleet", benchFleet},
 		{"fleet-controller", benchFleetController},

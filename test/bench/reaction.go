@@ -27,7 +27,6 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
@@ -242,11 +241,8 @@ func (r *reaction) toggle(ctx context.Context, name string, n int) ([]float64, e
 		if i%2 == 1 {
 			util, want = idle, 1
 		}
-		pause := time.Second + time.Duration(rand.Int64N(int64(2*time.Second)))
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(pause):
+		if err := pause(ctx, time.Second+time.Duration(rand.Int64N(int64(2*time.Second)))); err != nil {
+			return nil, err
 		}
 		at := r.expect(name, want)
 		changed, err := r.nvml.set(r.gpuOf[name], util)
@@ -285,19 +281,10 @@ func (r *reaction) arrived(name string, replicas int32, at time.Time) {
 }
 
 func (r *reaction) autoscaler(name string) client.Object {
-	one, none := int32(1), int32(0)
-	return &v1alpha1.GPUAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: name},
-		Spec: v1alpha1.GPUAutoscalerSpec{
-			ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
-			MinReplicas:    &one, MaxReplicas: 2,
-			Signals: []v1alpha1.Signal{{
-				GPU:    &v1alpha1.GPUSignal{Metric: "DCGM_FI_DEV_GPU_UTIL"},
-				Target: &v1alpha1.Target{Value: resource.MustParse("60")},
-			}},
-			Behavior: &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: &none}},
-		},
-	}
+	a := stack.Autoscaler(name)
+	a.Namespace, a.Spec.MaxReplicas, a.Spec.Signals[0].GPU.Metric = benchNamespace, 2, "DCGM_FI_DEV_GPU_UTIL"
+	*a.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = 0
+	return a
 }
 
 func (r *reaction) hpa(name string) client.Object {

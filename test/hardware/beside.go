@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,11 +67,11 @@ func (c Config) besideSMI(ctx context.Context) ([]beside, error) {
 	fmt.Fprintln(os.Stderr, "hardware: nvidia-smi")
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	url, stop, err := c.startAgent(ctx)
+	agent, err := c.startAgent(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer stop()
+	defer func() { _ = agent.Stop() }()
 	load := exec.CommandContext(ctx, c.program, slices.Concat([]string{"load", "gpu", "-t", "tensor", "-d", "60"}, strings.Fields(c.arguments))...)
 	rows, err := load.StdoutPipe()
 	if err != nil {
@@ -102,7 +101,7 @@ func (c Config) besideSMI(ctx context.Context) ([]beside, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nvidia-smi: %w", err)
 	}
-	values, err := agentValues(ctx, url)
+	values, err := agentValues(ctx, agent)
 	if err != nil {
 		return nil, err
 	}
@@ -121,39 +120,26 @@ func (c Config) besideSMI(ctx context.Context) ([]beside, error) {
 }
 
 // startAgent starts an agent that collects the fields of pairs.
-func (c Config) startAgent(ctx context.Context) (url string, stop func(), err error) {
+func (c Config) startAgent(ctx context.Context) (*agentrig.Agent, error) {
 	collectors := filepath.Join(c.folder, "collectors.csv")
 	var lines strings.Builder
 	for _, p := range pairs {
 		fmt.Fprintf(&lines, "%s, gauge, %s\n", p.field, p.query)
 	}
 	if err := os.WriteFile(collectors, []byte(lines.String()), 0o644); err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	args := []string{"--backend", "nvml", "--collectors", collectors, "--kubernetes=false"}
 	words := strings.Fields(c.arguments)
 	if i := slices.Index(words, "--nvml-library"); i >= 0 && i+1 < len(words) {
 		args = append(args, words[i:i+2]...)
 	}
-	a, err := agentrig.Start(ctx, agentrig.Config{Binary: filepath.Join(filepath.Dir(c.program), "gpupilot-agent"), Args: args})
-	if err != nil {
-		return "", nil, err
-	}
-	return a.URL, func() { _ = a.Stop() }, nil
+	return agentrig.Start(ctx, agentrig.Config{Binary: filepath.Join(filepath.Dir(c.program), "gpupilot-agent"), Args: args})
 }
 
 // agentValues are the values of GPU 0.
-func agentValues(ctx context.Context, url string) (map[string]string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/api/v1/gpus", nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
+func agentValues(ctx context.Context, a *agentrig.Agent) (map[string]string, error) {
+	body, err := a.Get(ctx, "/api/v1/gpus")
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +148,7 @@ func agentValues(ctx context.Context, url string) (map[string]string, error) {
 			Values map[string]struct{ Value json.Number }
 		}
 	}
-	if err := json.Unmarshal(body, &document); err != nil {
+	if err := json.Unmarshal([]byte(body), &document); err != nil {
 		return nil, err
 	}
 	if len(document.Devices) == 0 {

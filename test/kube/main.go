@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	_ "time/tzdata" // time zones for CronJobs where the machine has none
 
@@ -29,12 +30,13 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-const usage = "usage: kube etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet [flags]"
+// components are the programs that the binary is.
+var components = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"}
 
 func main() {
 	args := componentArgs(os.Args)
 	if len(args) == 0 {
-		fmt.Fprintln(os.Stderr, usage)
+		fmt.Fprintln(os.Stderr, usage())
 		os.Exit(2)
 	}
 	// The components' commands read os.Args, and call themselves by its first word.
@@ -45,11 +47,13 @@ func main() {
 	}
 	command := commandFor(args[0])
 	if command == nil {
-		fmt.Fprintf(os.Stderr, "kube: unknown component %q\n%s\n", args[0], usage)
+		fmt.Fprintf(os.Stderr, "kube: unknown component %q\n%s\n", args[0], usage())
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command))
 }
+
+func usage() string { return "usage: kube " + strings.Join(components, "|") + " [flags]" }
 
 // componentArgs is the component's own command line: the program's name where that is a component, else what follows it.
 func componentArgs(argv []string) []string {
@@ -57,7 +61,7 @@ func componentArgs(argv []string) []string {
 		return nil
 	}
 	name := filepath.Base(argv[0])
-	if name == "etcd" || strings.HasPrefix(name, "kube-") || name == "kubelet" {
+	if slices.Contains(components, name) {
 		return append([]string{name}, argv[1:]...)
 	}
 	return argv[1:]

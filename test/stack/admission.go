@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 
 	eventsv1 "k8s.io/api/events/v1"
@@ -34,6 +35,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		return nil, err
 	}
 	cfg.QPS = -1 // no limit
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return patient{rt} })
 	return cfg, nil
 }
 
