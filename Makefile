@@ -114,7 +114,7 @@ bin/libdcgm-fake.so: $(wildcard test/fakes/dcgm/*) test/fakes/scenario.h test/fa
 bin/libcuda-fake.so: $(wildcard test/fakes/cuda/*) test/fakes/scenario.h test/fakes/shared.h
 	$(MAKE) -C test/fakes/cuda BIN=$(CURDIR)/bin
 
-kube: ## the real control plane of the demo and the tests: about 6 minutes once per machine (two idle cores), then cached by content
+kube: ## the real control plane of the demo and the tests: 5 to 8 minutes once per machine (two idle cores), then cached by content
 	@bash test/kube/build.sh
 
 ifdef INSTALL

@@ -83,7 +83,7 @@ if [[ ! -x $built ]]; then
 	fi
 fi
 if [[ ! -x $built ]]; then
-	echo "test/kube: building etcd and Kubernetes $kubernetes from source: 5 to 6 minutes on two idle cores the first time, because the demo and the tests run on a real control plane; kept as $built"
+	echo "test/kube: building etcd and Kubernetes $kubernetes from source: 5 to 8 minutes on two idle cores the first time, because the demo and the tests run on a real control plane; kept as $built"
 	partial=$(mktemp "$cache/kube-$hash.XXXXXX")
 	trap 'rm -rf "$partial" "$partial.module"' EXIT
 	mod=readonly
