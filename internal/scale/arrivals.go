@@ -2,7 +2,11 @@
 
 package scale
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
+)
 
 // ArrivalModel is what is learned about the requests behind a Batching signal:
 // the arrival rate, and the rate that one replica can take. While a server
@@ -62,10 +66,10 @@ func (a *ArrivalModel) rateSpan() time.Duration {
 // capacity.
 func (a ArrivalModel) next(rate float64, now time.Time, takes *capacity) ArrivalModel {
 	dt := now.Sub(a.At)
-	if a.At.IsZero() || dt < 0 || dt > levelGap {
+	if a.At.IsZero() || dt < 0 || dt > trend.Gap {
 		a.Rate, a.Since = rate, now
 	} else {
-		a.Rate += (rate - a.Rate) * newWeight(dt, a.rateSpan())
+		a.Rate += (rate - a.Rate) * trend.Weight(dt, a.rateSpan())
 	}
 	if a.Target > 0 && a.Target != takes.target {
 		a.ReplicaSum *= takes.load(a.Target) // the load of a replica at its old target
@@ -77,7 +81,7 @@ func (a ArrivalModel) next(rate float64, now time.Time, takes *capacity) Arrival
 // learn adds dt to the sums, during which the requests in flight asked for this
 // many replicas.
 func (a *ArrivalModel) learn(replicas, inFlight, rate float64, dt time.Duration) {
-	keep, seconds := 1-newWeight(dt, arrivalMemory), dt.Seconds()
+	keep, seconds := 1-trend.Weight(dt, arrivalMemory), dt.Seconds()
 	a.ReplicaSum = a.ReplicaSum*keep + replicas*seconds
 	a.ArrivedSum = a.ArrivedSum*keep + rate*seconds
 	a.InFlightSum = a.InFlightSum*keep + inFlight*seconds
@@ -98,7 +102,7 @@ func (a *ArrivalModel) demand(now time.Time) float64 {
 	if a.ArrivedSum < leastArrived || a.stay() > longestStay.Seconds() || now.Sub(a.Since) < a.rateSpan() {
 		return 0
 	}
-	return min(a.Rate*a.ReplicaSum/a.ArrivedSum, mostDemand)
+	return min(a.Rate*a.ReplicaSum/a.ArrivedSum, trend.Most)
 }
 
 // arrivals is what is known about a signal's requests, for sentences.
@@ -127,7 +131,7 @@ func (e *evaluation) raiseToArrivals(m measure) (measure, arrivals) {
 	if most := mostFromArrivals * m.up; m.value <= e.takes.target && demand > most {
 		demand, a.limited = most, true
 	}
-	if dt := e.now.Sub(before.At); dt > 0 && dt <= levelGap && readable == m.fresh && m.value <= keepsUp*e.takes.target {
+	if dt := e.now.Sub(before.At); dt > 0 && dt <= trend.Gap && readable == m.fresh && m.value <= keepsUp*e.takes.target {
 		model.learn(m.up, m.value*float64(m.fresh), rate, dt)
 	}
 	e.state.Arrivals = model

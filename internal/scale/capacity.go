@@ -5,6 +5,8 @@ package scale
 import (
 	"math"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/latency"
 )
 
 // capacity is how much of a signal one replica takes.
@@ -66,14 +68,14 @@ func capacityOf(sig *Signal, s *SignalState) capacity {
 	}
 	tokens, first := &s.TokenLatency, &s.FirstTokenLatency
 	target := math.Inf(1)
-	if l, ok := tokens.fit(); ok {
-		takes.double = l.double
-		if most, ok := l.most(sig.Limit); ok {
-			target, takes.learned = tokens.limitTarget(most, l.high(0)/sig.Limit, sig.Target), true
+	if l, ok := tokens.Fit(); ok {
+		takes.double = l.Double
+		if most, ok := l.Most(sig.Limit); ok {
+			target, takes.learned = limitTarget(tokens, most, l.High(0)/sig.Limit, sig.Target), true
 		}
 	}
-	if most, idle, ok := first.most(sig.FirstLimit); ok {
-		target, takes.learned = min(target, tokens.limitTarget(most, idle/sig.FirstLimit, sig.Target)), true
+	if most, idle, ok := first.Most(sig.FirstLimit); ok {
+		target, takes.learned = min(target, limitTarget(tokens, most, idle/sig.FirstLimit, sig.Target)), true
 	}
 	if takes.learned {
 		takes.target = min(max(target, sig.Target/targetRange), sig.Target*targetRange)
@@ -84,8 +86,8 @@ func capacityOf(sig *Signal, s *SignalState) capacity {
 // limitTarget limits the fitted target to the observed range. idle is the share
 // of the limit that idle replicas take. The closer it is to 1, the less fewer
 // requests help, and the more the given target counts.
-func (c *Curve) limitTarget(fitted, idle, given float64) float64 {
-	target := min(fitted, max(c.reach(), given/2))
+func limitTarget(c *latency.Curve, fitted, idle, given float64) float64 {
+	target := min(fitted, max(c.Reach(), given/2))
 	if near := (idle - nearIdle) / (1 - nearIdle); near > 0 && target < given {
 		target += (given - target) * near
 	}
@@ -98,11 +100,11 @@ func (c *Curve) limitTarget(fitted, idle, given float64) float64 {
 func (e *evaluation) learn() {
 	s := &e.state
 	if !e.signal.Learned() {
-		s.TokenLatency, s.FirstTokenLatency, s.OverloadedAt = Curve{}, Curve{}, time.Time{}
+		s.TokenLatency, s.FirstTokenLatency, s.OverloadedAt = latency.Curve{}, latency.Curve{}, time.Time{}
 		return
 	}
 	seconds := min(max(0, e.sinceLast.Seconds()), curveStep)
-	tokens, first := s.TokenLatency.faded(e.sinceLast), s.FirstTokenLatency.faded(e.sinceLast)
+	tokens, first := s.TokenLatency.Faded(e.sinceLast), s.FirstTokenLatency.Faded(e.sinceLast)
 	if e.signal.FirstLimit > 0 {
 		s.OverloadedAt = e.overloadedAt()
 	}
@@ -114,12 +116,12 @@ func (e *evaluation) learn() {
 		if !valid || !isBetween(pace.Batch, 0, mostBatch) || !isBetween(pace.TokenSeconds, leastLatency, mostLatency) {
 			continue
 		}
-		tokens.add(pace.Batch, pace.TokenSeconds, seconds)
+		tokens.Add(pace.Batch, pace.TokenSeconds, seconds)
 		if kept && isBetween(pace.FirstTokenSeconds, leastLatency, mostLatency) && isBetween(pace.FirstTokensPerSecond, 0, mostArrivals) {
-			first.add(pace.Batch, pace.FirstTokenSeconds, pace.FirstTokensPerSecond*seconds)
+			first.Add(pace.Batch, pace.FirstTokenSeconds, pace.FirstTokensPerSecond*seconds)
 		}
 	}
-	s.TokenLatency, s.FirstTokenLatency = tokens.Curve, Curve{}
+	s.TokenLatency, s.FirstTokenLatency = tokens.Curve, latency.Curve{}
 	if e.signal.FirstLimit > 0 {
 		s.FirstTokenLatency = first.Curve
 	}

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/latency"
 )
 
 // server is one with continuous batching: at the share rho of the load at which
@@ -53,7 +55,7 @@ func TestLearnsTheBatchAtTheLimit(t *testing.T) {
 		}
 		// The batch varies as that of a server in which all share its speed.
 		got := d.Inputs[0].Target
-		high := got + spread*math.Sqrt(got*(1+got/s.double))
+		high := got + latency.Spread*math.Sqrt(got*(1+got/s.double))
 		if most := s.double * (limit/s.base - 1); math.Abs(high/most-1) > 0.1 {
 			t.Errorf("%+v, limit %g: target %.1f, at times %.1f, want %.1f", s, limit, got, high, most)
 		}
@@ -96,7 +98,7 @@ func TestLearnsTheBatchAtTheFirstTokensLimit(t *testing.T) {
 	}
 	between, first, both := learn(0.015, 0, false), learn(0, 0.4, false), learn(0.015, 0.4, false)
 	// 0.4 s are reached at a batch of 20, which varies.
-	high := first + spread*math.Sqrt(first*(1+first/20))
+	high := first + latency.Spread*math.Sqrt(first*(1+first/20))
 	if math.Abs(high/20-1) > 0.1 {
 		t.Errorf("target %.1f, at times %.1f, want 20", first, high)
 	}

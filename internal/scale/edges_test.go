@@ -6,6 +6,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
 // Each of these is the least change of an input that changes the decision.
@@ -67,8 +69,8 @@ func TestForecastIsBounded(t *testing.T) {
 		Min: 1, Max: 1000, Startup: 5 * time.Minute,
 		Signals: []Signal{{Name: "queue", Target: 1}}, Down: Rules{Window: Auto},
 	}
-	s := State{Signals: []SignalState{{Name: "queue", Trend: Trend{
-		Step: p.Startup / trendSteps, At: t0.Add(-time.Second), Level: 10, Slope: 10, Judged: leastJudged, Naive: 10, Holt: 1,
+	s := State{Signals: []SignalState{{Name: "queue", Trend: trend.Trend{
+		Step: p.Startup / 8, At: t0.Add(-time.Second), Level: 10, Slope: 10, Judged: 24, Naive: 10, Holt: 1,
 	}}}}
 	o := seen(t0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 	if d, _ := Decide(p, o, s, t0); d.Replicas != 15 || !has(d, RuleForecast) {

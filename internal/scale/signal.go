@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
 // view is what all signals of one decision see of the workload. None of them
@@ -86,7 +87,7 @@ func (e *evaluation) run() outcome {
 		Signal: e.signal.Name, Unit: e.signal.Unit, Value: m.value, Target: e.takes.target, Fresh: m.fresh, Age: age, Silent: m.silent,
 	}}
 	if !ok {
-		e.state.Level, e.state.Trend = Level{}, Trend{}
+		e.state.Level, e.state.Trend = trend.Level{}, trend.Trend{}
 		e.standIn(&out)
 		return out
 	}
@@ -218,12 +219,12 @@ func (v *view) isValid(pod *Replica, r Reading) bool {
 // stabilisation window downward.
 func (e *evaluation) smooth(m measure) measure {
 	if e.p.Down.Window == 0 {
-		e.state.Level = Level{}
+		e.state.Level = trend.Level{}
 		return m
 	}
 	// A reading that is missing once does not change the demand: whole is averaged.
-	whole := min(max(m.up, m.whole), mostDemand)
-	e.state.Level = e.state.Level.next(whole, e.now, e.signal.averagedOver())
+	whole := min(max(m.up, m.whole), trend.Most)
+	e.state.Level = e.state.Level.Next(whole, e.now, e.signal.averagedOver())
 	level := e.state.Level.Value
 	current := m.down
 	m.down = max(0, m.down+level-whole)
@@ -271,7 +272,7 @@ func printable(x float64) float64 {
 	if math.IsNaN(x) {
 		return 0
 	}
-	return min(x, mostDemand)
+	return min(x, trend.Most)
 }
 
 // demand applies the policy's tolerance to what the values ask for.

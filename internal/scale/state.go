@@ -8,8 +8,10 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/scale/drain"
 	"github.com/gpupilot/gpupilot/internal/scale/idle"
+	"github.com/gpupilot/gpupilot/internal/scale/latency"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
 	"github.com/gpupilot/gpupilot/internal/scale/recent"
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
 // State is what Decide remembers from one call to the next: facts about the
@@ -46,14 +48,14 @@ type SignalState struct {
 	Name string `json:"name"` // Signal.Name
 
 	// Level and Trend are zero if the signal was not readable at the last decision.
-	Level Level `json:"level,omitzero"`
-	Trend Trend `json:"trend,omitzero"`
+	Level trend.Level `json:"level,omitzero"`
+	Trend trend.Trend `json:"trend,omitzero"`
 
 	// Arrivals is learned if requests are counted, the curves if the policy limits
 	// the latency. They outlast decisions at which the signal is not readable.
-	Arrivals          ArrivalModel `json:"arrivals,omitzero"`
-	TokenLatency      Curve        `json:"tokenLatency,omitzero"`      // time between tokens
-	FirstTokenLatency Curve        `json:"firstTokenLatency,omitzero"` // time to the first token
+	Arrivals          ArrivalModel  `json:"arrivals,omitzero"`
+	TokenLatency      latency.Curve `json:"tokenLatency,omitzero"`      // time between tokens
+	FirstTokenLatency latency.Curve `json:"firstTokenLatency,omitzero"` // time to the first token
 	// Promise is learned if the policy has an objective.
 	Promise promise.State `json:"promise,omitzero"`
 	Wanted  float64       `json:"-"` // replicas that its plan asked for at the last decision; 0: it did not decide

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/latency"
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
 // lists is the format of earlier versions: one list for each kind of learned
@@ -15,11 +17,11 @@ import (
 type lists struct {
 	Levels []struct {
 		Signal string
-		scale.Level
+		trend.Level
 	}
 	Trends []struct {
 		Signal string
-		scale.Trend
+		trend.Trend
 	}
 	Flows []struct {
 		Signal                string
@@ -30,7 +32,7 @@ type lists struct {
 	}
 	Curves, Firsts []struct {
 		Signal string
-		scale.Curve
+		latency.Curve
 	}
 }
 

@@ -11,7 +11,9 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/latency"
 	"github.com/gpupilot/gpupilot/internal/scale/recent"
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
 const (
@@ -50,10 +52,10 @@ func Of(s *scale.State, now time.Time) *v1alpha1.Memory {
 	}
 	for _, drop := range []func(){
 		func() {},
-		each(func(x *scale.SignalState) { x.Trend = scale.Trend{} }), // forecasts are needed least
-		each(func(x *scale.SignalState) { x.Level = scale.Level{} }), // averages over seconds
+		each(func(x *scale.SignalState) { x.Trend = trend.Trend{} }), // forecasts are needed least
+		each(func(x *scale.SignalState) { x.Level = trend.Level{} }), // averages over seconds
 		each(func(x *scale.SignalState) { x.Arrivals = scale.ArrivalModel{} }),
-		each(func(x *scale.SignalState) { x.TokenLatency, x.FirstTokenLatency = scale.Curve{}, scale.Curve{} }),
+		each(func(x *scale.SignalState) { x.TokenLatency, x.FirstTokenLatency = latency.Curve{}, latency.Curve{} }),
 		func() { small.Signals = nil },
 		func() { small.Changes = nil },
 	} {

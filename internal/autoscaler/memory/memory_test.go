@@ -20,7 +20,9 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/latency"
 	"github.com/gpupilot/gpupilot/internal/scale/recent"
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -111,8 +113,8 @@ func TestMemory(t *testing.T) {
 	for i := range 16 {
 		full.Signals = append(full.Signals, scale.SignalState{
 			Name:         strings.Repeat("sum(rate(x[1m]))", 5) + strconv.Itoa(i),
-			Level:        scale.Level{Value: 1. / 3, Variance: 1. / 7, At: at(i)},
-			TokenLatency: scale.Curve{N: 1. / 5, Weight: 1. / 3, X: 1. / 7, Y: 1. / 9, XX: 1. / 11, XY: 1. / 13, YY: 1. / 15},
+			Level:        trend.Level{Value: 1. / 3, Variance: 1. / 7, At: at(i)},
+			TokenLatency: latency.Curve{N: 1. / 5, Weight: 1. / 3, X: 1. / 7, Y: 1. / 9, XX: 1. / 11, XY: 1. / 13, YY: 1. / 15},
 			Arrivals:     scale.ArrivalModel{At: at(i).Add(123456789), Rate: 1. / 3, ReplicaSum: 1. / 7, ArrivedSum: 1. / 9, InFlightSum: 1. / 11},
 		})
 	}

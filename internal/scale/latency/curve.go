@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scale
+// Package latency learns how a latency of an inference server follows its requests in flight.
+package latency
 
 import (
 	"math"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
 // Curve is how a latency of an inference server follows its requests in flight:
@@ -38,31 +41,31 @@ const (
 	// curveReach is how far beyond the observed numbers of requests (their mean and
 	// two standard deviations) the line is used, as a multiple.
 	curveReach = 1.5
-	// spread is how many standard deviations of the latency lie between its value at
+	// Spread is how many standard deviations of the latency lie between its value at
 	// the target and the limit: the limit is for nearly all requests, and both their
 	// number and the servers vary.
-	spread = 1.1
+	Spread = 1.1
 )
 
-// fitter adds readings to a curve, with weights from the line before them.
-type fitter struct {
+// Fitter adds readings to a curve, with weights from the line before them.
+type Fitter struct {
 	Curve
-	line line
+	line Line
 	fits bool
 }
 
-// faded is a fitter that starts with the curve, dt after its last readings.
-func (c *Curve) faded(dt time.Duration) fitter {
-	f := fitter{Curve: *c}
-	keep := 1 - newWeight(max(0, dt), curveMemory)
+// Faded is a fitter that starts with the curve, dt after its last readings.
+func (c *Curve) Faded(dt time.Duration) Fitter {
+	f := Fitter{Curve: *c}
+	keep := 1 - trend.Weight(max(0, dt), curveMemory)
 	f.N, f.Weight, f.X, f.Y = f.N*keep, f.Weight*keep, f.X*keep, f.Y*keep
 	f.XX, f.XY, f.YY = f.XX*keep, f.XY*keep, f.YY*keep
-	f.line, f.fits = f.fit()
+	f.line, f.fits = f.Fit()
 	return f
 }
 
-// add adds one replica's reading, which stands for n seconds or requests.
-func (f *fitter) add(batch, latency, n float64) {
+// Add adds one replica's reading, which stands for n seconds or requests.
+func (f *Fitter) Add(batch, latency, n float64) {
 	expected := latency
 	if f.fits {
 		expected = f.line.at(batch)
@@ -79,55 +82,55 @@ func (f *fitter) add(batch, latency, n float64) {
 	f.YY += w * latency * latency
 }
 
-// line is a latency over the requests in flight.
-type line struct {
-	base      float64 // seconds on an idle server
-	double    float64 // requests in flight at which the latency is twice the base
-	deviation float64 // standard deviation of readings from the line, relative
+// Line is a latency over the requests in flight.
+type Line struct {
+	Base      float64 // seconds on an idle server
+	Double    float64 // requests in flight at which the latency is twice the base
+	Deviation float64 // standard deviation of readings from the line, relative
 }
 
-// fit is the line through the readings. ok is false if there are too few, or if
+// Fit is the line through the readings. ok is false if there are too few, or if
 // the latency does not rise.
-func (c *Curve) fit() (l line, ok bool) {
+func (c *Curve) Fit() (l Line, ok bool) {
 	if c.N < leastFitted {
-		return line{}, false
+		return Line{}, false
 	}
 	spread := c.Weight*c.XX - c.X*c.X
 	if !(spread > 1e-6*c.Weight*c.XX) {
-		return line{}, false
+		return Line{}, false
 	}
 	slope := (c.Weight*c.XY - c.X*c.Y) / spread
-	l.base = (c.Y - slope*c.X) / c.Weight
-	l.double = l.base / slope
+	l.Base = (c.Y - slope*c.X) / c.Weight
+	l.Double = l.Base / slope
 	mean := c.Y / c.Weight
 	unexplained := c.YY/c.Weight - mean*mean - slope*slope*spread/(c.Weight*c.Weight)
-	l.deviation = math.Sqrt(max(0, unexplained)) / mean
-	return l, slope > 0 && l.base > 0 && !math.IsInf(l.double, 0) && !math.IsInf(l.deviation, 0)
+	l.Deviation = math.Sqrt(max(0, unexplained)) / mean
+	return l, slope > 0 && l.Base > 0 && !math.IsInf(l.Double, 0) && !math.IsInf(l.Deviation, 0)
 }
 
 // at is the latency with this many requests in flight.
-func (l *line) at(batch float64) float64 { return l.base * (1 + batch/l.double) }
+func (l *Line) at(batch float64) float64 { return l.Base * (1 + batch/l.Double) }
 
-// high is a latency that hardly any request exceeds where replicas have this
+// High is a latency that hardly any request exceeds where replicas have this
 // many in flight on average. The number varies, and by more than that of
 // independent requests, because requests stay longer the more there are (a
 // negative binomial number). The readings vary about the line.
-func (l *line) high(batch float64) float64 {
+func (l *Line) High(batch float64) float64 {
 	latency := l.at(batch)
-	slope, deviation := l.base/l.double, l.deviation*latency
-	return latency + spread*math.Sqrt(slope*slope*batch*(1+batch/l.double)+deviation*deviation)
+	slope, deviation := l.Base/l.Double, l.Deviation*latency
+	return latency + Spread*math.Sqrt(slope*slope*batch*(1+batch/l.Double)+deviation*deviation)
 }
 
-// most is the number of requests in flight at which hardly any request exceeds
+// Most is the number of requests in flight at which hardly any request exceeds
 // the limit. It is not known without a limit, or if even idle replicas exceed it
 // at times: then more replicas do not help.
-func (l *line) most(limit float64) (batch float64, known bool) {
-	if l.high(0) >= limit {
+func (l *Line) Most(limit float64) (batch float64, known bool) {
+	if l.High(0) >= limit {
 		return 0, false
 	}
-	low, high := 0.0, l.double*(limit/l.base-1)
+	low, high := 0.0, l.Double*(limit/l.Base-1)
 	for range 20 { // to a millionth
-		if mid := (low + high) / 2; l.high(mid) <= limit {
+		if mid := (low + high) / 2; l.High(mid) <= limit {
 			low = mid
 		} else {
 			high = mid
@@ -136,23 +139,23 @@ func (l *line) most(limit float64) (batch float64, known bool) {
 	return low, true
 }
 
-// most is that of the line, with the latency of idle replicas. If the latency
+// Most is that of the line, with the latency of idle replicas. If the latency
 // has not depended on the requests in flight so far, any number keeps the limit.
-func (c *Curve) most(limit float64) (batch, idle float64, known bool) {
-	if l, ok := c.fit(); ok {
-		batch, known = l.most(limit)
-		return batch, l.high(0), known
+func (c *Curve) Most(limit float64) (batch, idle float64, known bool) {
+	if l, ok := c.Fit(); ok {
+		batch, known = l.Most(limit)
+		return batch, l.High(0), known
 	}
 	if c.N < leastFitted {
 		return 0, 0, false
 	}
 	mean := c.Y / c.Weight
-	idle = mean + spread*math.Sqrt(max(0, c.YY/c.Weight-mean*mean))
+	idle = mean + Spread*math.Sqrt(max(0, c.YY/c.Weight-mean*mean))
 	return math.Inf(1), idle, idle < limit
 }
 
-// reach is the largest number of requests in flight for which a line is used.
-func (c *Curve) reach() float64 {
+// Reach is the largest number of requests in flight for which a line is used.
+func (c *Curve) Reach() float64 {
 	if !(c.Weight > 0) {
 		return 0
 	}
