@@ -30,9 +30,9 @@ func decide(p Policy, o Observation, s State, now time.Time) (d Decision, _ Stat
 	e := engine{view: view{p: &p, o: &o, now: now, census: takeCensus(&p, &o, now)}}
 	s = e.observe(s)
 	want, s := e.demand(s)
-	asked = want
-	s.Wants = recent.Remember(s.Wants, recent.Want{At: now, Low: want, High: want}, max(p.DownWindow(), p.Up.Window))
+	asked, s = want, e.remember(s)
 	want = e.stabilize(want, &s)
+	e.needed = want
 	want = e.limit(want, s.Changes)
 	own := want
 	want = e.pair(e.keepStarting(want))
@@ -57,6 +57,7 @@ type engine struct {
 	joined
 	steps     []Step // of the signals, in the policy's order, then of the workload
 	ofSignals int    // number of steps of signals
+	needed    int32  // before rates
 	inputs    []Input
 }
 
@@ -68,11 +69,14 @@ func (e *engine) step(r Rule, before, after int32, f Facts) int32 {
 
 // observe updates the state with what is observed now.
 func (e *engine) observe(s State) State {
+	change := recent.Change{At: e.now, Delta: e.o.Replicas - s.Replicas}
 	switch {
 	case s.Since.IsZero() || s.Since.After(e.now) || s.DecidedAt.After(e.now): // the first call, or the clock went back
 		s.Since = e.now
+		s.Added, s.AddedAt, s.GrewAt = e.starting, e.now, e.youngest
 	default:
-		s.Changes = recent.Record(s.Changes, recent.Change{At: e.now, Delta: e.o.Replicas - s.Replicas}, e.p.longestPeriod())
+		s.Changes = recent.Record(s.Changes, change, e.p.longestPeriod())
+		s = e.observeAdded(s, change.Delta)
 	}
 	if s.LastData.After(e.now) {
 		s.LastData = e.now
@@ -81,23 +85,59 @@ func (e *engine) observe(s State) State {
 	if e.serving < s.Serving {
 		s.ShrankAt = e.now
 	}
-	e.sinceLast, e.shrankAt, e.raised = e.now.Sub(s.DecidedAt), s.ShrankAt, e.o.Replicas > s.Replicas
+	e.grewAt, e.removedAt, e.shrankAt = s.GrewAt, s.RemovedAt, s.ShrankAt
+	if e.now.Sub(s.AddedAt) <= e.p.patience() {
+		e.added = max(0, s.Added)
+	}
+	e.sinceLast, e.raised = e.now.Sub(s.DecidedAt), change.Delta > 0
 	e.canProbe = e.carrying() > s.Probed || e.now.Sub(s.ProbedAt) >= e.p.credit() || s.ProbedAt.After(e.now)
 	s.Replicas, s.Serving, s.DecidedAt = e.o.Replicas, e.serving, e.now
 	return s
 }
 
+// observeAdded updates how many of the starting replicas were added: a replica that ends and
+// is created again was not, and decides nothing for the others. Each one that begins to serve
+// is taken for an added one, and each one that ends for a removed one.
+func (e *engine) observeAdded(s State, delta int32) State {
+	absent := s.Replicas - s.Serving // they are removed first
+	if e.o.Ordered {
+		absent = 0
+	}
+	if s.Added += delta; delta != 0 {
+		s.AddedAt = e.now
+	}
+	if s.Added < 0 && delta < 0 {
+		s.Added = min(0, delta+absent)
+	}
+	began := e.serving - s.Serving
+	switch {
+	case s.Added > 0:
+		if e.youngest.After(s.GrewAt) {
+			s.GrewAt = e.youngest
+		}
+		s.Added = min(max(0, s.Added-max(0, began)), e.starting)
+	case s.Added < 0 && began < 0:
+		s.Added, s.RemovedAt = min(0, s.Added-began), e.now
+	}
+	if age := e.now.Sub(s.AddedAt); age < 0 || age > e.p.credit() {
+		s.Added = 0
+	}
+	return s
+}
+
 // joined is what the signals want together.
 type joined struct {
-	want              int32 // the most that one of them wants
-	demand            int32 // by the deciding signal's values alone
-	deciding          int   // the signal that wants it, and whose values ask for the most; -1: none does
-	first, last       int   // the deciding signal's steps
-	readable, missing int32 // signals; missing: those that hold
-	standing          int32 // signals without a value whose fallback asks for replicas
-	settling          bool  // a signal is settling
-	promised          bool  // the deciding signal has a plan of its own, with a window
-	probing           bool  // a signal that wants the most asks for a probe
+	want              int32         // the most that one of them wants
+	asked             int32         // the most that the load asks one of them for; -1: not known
+	unknown           bool          // the load may ask for more
+	demand            int32         // by the deciding signal's values alone
+	deciding          int           // the signal that wants it, and whose values ask for the most; -1: none does
+	first, last       int           // the deciding signal's steps
+	readable, missing int32         // signals; missing: those that hold
+	standing          int32         // signals without a value whose fallback asks for replicas
+	age               time.Duration // of the oldest reading from before the last fall of the serving replicas; 0: none is
+	promised          bool          // the deciding signal has a plan of its own, with a window
+	probing           bool          // a signal that wants the most asks for a probe
 }
 
 // add joins signal i, whose steps are those from first to last.
@@ -113,7 +153,7 @@ func (j *joined) add(i int, o *outcome, first, last int) {
 		j.missing++
 		return
 	}
-	j.settling = j.settling || o.settling
+	j.age, j.asked, j.unknown = max(j.age, o.age), max(j.asked, o.asked), j.unknown || o.unknown
 	switch {
 	case j.deciding < 0 || o.replicas > j.want:
 		j.want, j.probing = o.replicas, o.probing
@@ -133,7 +173,7 @@ func (j *joined) add(i int, o *outcome, first, last int) {
 func (e *engine) demand(s State) (int32, State) {
 	n := len(e.p.Signals)
 	signals := make([]SignalState, n)
-	e.steps, e.inputs, e.deciding = make([]Step, 0, n+1), make([]Input, 0, n), -1
+	e.steps, e.inputs, e.deciding, e.asked = make([]Step, 0, n+1), make([]Input, 0, n), -1, -1
 	var outcomes []outcome // for the formula
 	for i := range e.p.Signals {
 		var out outcome
@@ -147,6 +187,7 @@ func (e *engine) demand(s State) (int32, State) {
 	}
 	s.Signals, e.ofSignals = signals, len(e.steps)
 	cur := e.o.Replicas
+	e.unknown = e.unknown || e.missing > 0
 	switch {
 	case e.readable+e.standing > 0:
 	case cur > 0 && e.serving == 0:
@@ -165,12 +206,37 @@ func (e *engine) demand(s State) (int32, State) {
 	} else if want, ok := e.combine(outcomes); ok {
 		e.want, e.promised = want, false
 	} else {
+		e.asked, e.unknown = -1, true
 		return want, s
 	}
 	if e.missing > 0 && e.want < cur {
 		return e.step(RuleMissing, e.want, cur, Facts{}), s
 	}
 	return e.activate(e.holdRollout(e.want), &s), s
+}
+
+// remember records what the load asks for, and never what a rule keeps: that would keep it
+// for a window more, and for ever if the rule applies time and again. After a while in which
+// the load was not known the window starts again.
+func (e *engine) remember(s State) State {
+	switch {
+	case e.unknown && (s.UnknownSince.IsZero() || s.UnknownSince.After(e.now)):
+		s.UnknownSince = e.now
+	case !e.unknown:
+		if e.isBlind(&s) {
+			s.Since = e.now
+		}
+		s.UnknownSince = time.Time{}
+	}
+	if e.asked >= 0 {
+		s.Wants = recent.Remember(s.Wants, recent.Want{At: e.now, Low: e.asked, High: e.asked}, max(e.p.DownWindow(), e.p.Up.Window, e.p.missingAfter()))
+	}
+	return s
+}
+
+// isBlind reports whether the load has been unknown for so long that what was known counts no more.
+func (e *engine) isBlind(s *State) bool {
+	return !s.UnknownSince.IsZero() && e.now.Sub(s.UnknownSince) > e.p.missingAfter()
 }
 
 // fallback holds while nothing can be read, and after a while does what the
@@ -200,7 +266,10 @@ func (e *engine) activate(want int32, s *State) int32 {
 		return want
 	}
 	active, known, unknown := e.activations()
-	s.isActive(active || unknown, e.now)
+	s.isActive(active || unknown && e.isBlind(s), e.now)
+	if active {
+		e.asked = max(e.asked, 1)
+	}
 	atZero := e.o.Replicas == 0
 	switch mayEnd := known && (atZero || !unknown); {
 	case active && want < 1, !mayEnd && want < 1 && !atZero:
@@ -208,6 +277,7 @@ func (e *engine) activate(want int32, s *State) int32 {
 	case !active && mayEnd && want <= 1 && !atZero && e.waitsForZero(s) > 0:
 		return e.step(RuleActivation, want, 1, Facts{Wait: e.waitsForZero(s), Window: e.p.Down.ToZero})
 	case !active && mayEnd && want <= 1:
+		e.asked = 0
 		return e.step(RuleActivation, want, 0, Facts{Down: true})
 	}
 	return want
@@ -238,9 +308,12 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 		if e.promised && e.p.Down.Window < 0 {
 			return want
 		}
-		// A window that is longer than a reading's life holds the earlier wants.
-		if e.settling && e.want < e.base() && window < e.p.maxAge() {
-			return e.step(RuleSettling, want, max(want, e.base()), Facts{Down: true})
+		// A window that is longer than a reading's life has what was asked for before others ended.
+		if e.age > window {
+			_, before, _ := recent.Extremes(s.Wants, e.now, e.age)
+			if before = min(before, cur); before > want {
+				want = e.step(RuleSettling, want, before, Facts{Down: true})
+			}
 		}
 		if window <= 0 {
 			return want
@@ -262,7 +335,10 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 			return e.step(RuleStabilization, want, held, f)
 		}
 	case want > cur && e.p.Up.Window > 0:
-		lowest, _, _ := recent.Extremes(s.Wants, e.now, e.p.Up.Window)
+		lowest, _, ok := recent.Extremes(s.Wants, e.now, e.p.Up.Window)
+		if !ok {
+			lowest = want // of missing data
+		}
 		if e.now.Sub(s.Since) < e.p.Up.Window {
 			lowest = cur
 		}
@@ -273,21 +349,27 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 	return want
 }
 
-// keepStarting removes no replica while others are starting, because those
-// already hold GPUs. A replica that has been starting for longer than its credit
-// does not count as starting. During a rollout some are always starting: there,
-// nothing is removed while fewer serve than are wanted.
+// keepStarting removes no replica while others that were added are starting, because those
+// already hold GPUs. Replicas that are replaced keep none, unless the workload's controller
+// would remove others than those: then as many stay as serve what is needed. During a rollout
+// some are always starting: there, nothing is removed while fewer serve than are wanted.
 func (e *engine) keepStarting(want int32) int32 {
-	held := e.base()
+	held, cur := min(e.serving+e.added, e.o.Replicas), e.o.Replicas
+	facts := Facts{Coming: e.added, Serving: e.serving, Stuck: e.unschedulable + e.expired, Wait: e.wait, Down: true}
 	switch {
-	case want >= held:
+	case want >= cur:
 		return want
 	case e.rollout.InProgress && e.want > e.serving:
-		return e.step(RuleRollout, want, held, Facts{Coming: e.starting, Serving: e.serving, Stuck: e.unschedulable + e.expired, Wait: e.wait, Down: true})
-	case e.rollout.InProgress || e.starting == 0:
-		return want
+		facts.Coming = e.starting
+		return e.step(RuleRollout, want, cur, facts)
+	case !e.rollout.InProgress && e.added > 0 && held > want:
+		return e.step(RuleStarting, want, held, facts)
 	}
-	return e.step(RuleStarting, want, held, Facts{Coming: e.starting, Serving: e.serving, Stuck: e.unschedulable + e.expired, Wait: e.wait, Down: true})
+	if held = e.leastThatServe(want, min(e.needed, e.serving)); held > want {
+		facts.Replaced, facts.Limit = max(1, cur-e.serving), cur
+		return e.step(RuleStarting, want, held, facts)
+	}
+	return want
 }
 
 // rule is the rule that made the decision: that of the last step that changed

@@ -59,16 +59,21 @@ type Facts struct {
 	Held      bool          `json:"held,omitempty"`      // Demand has the backlog of a rollout, and is limited
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`
-	Fresh     int32         `json:"fresh,omitempty"`   // serving replicas with a fresh reading
-	Without   string        `json:"without,omitempty"` // a serving replica that should have one, and has none
-	Coming    int32         `json:"coming,omitempty"`  // starting replicas
-	Stuck     int32         `json:"stuck,omitempty"`   // unschedulable, or starting for too long
+	Fresh     int32         `json:"fresh,omitempty"`    // serving replicas with a fresh reading
+	Without   string        `json:"without,omitempty"`  // a serving replica that should have one, and has none
+	Coming    int32         `json:"coming,omitempty"`   // starting replicas
+	Replaced  int32         `json:"replaced,omitempty"` // of Before, those that take the place of others
+	Stuck     int32         `json:"stuck,omitempty"`    // unschedulable, or starting for too long
+	Outlier   string        `json:"outlier,omitempty"`  // a replica with OutlierValue, which counts as OutlierLimit
 	Limit     int32         `json:"limit,omitempty"`
 	Wait      time.Duration `json:"wait,omitempty"`
 	Ago       time.Duration `json:"ago,omitempty"` // since After replicas were wanted; 0: not within Window
 	Window    time.Duration `json:"window,omitempty"`
 	Down      bool          `json:"down,omitempty"`
 	By        string        `json:"by,omitempty"` // the override or the schedule, with its end
+
+	OutlierValue float64 `json:"outlierValue,omitempty"`
+	OutlierLimit float64 `json:"outlierLimit,omitempty"`
 
 	// Of a signal with the law Batching:
 	Batching    bool          `json:"batching,omitempty"`

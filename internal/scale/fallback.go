@@ -29,7 +29,7 @@ func (e *evaluation) standIn(out *outcome) {
 		return
 	}
 	facts.Limit = n
-	out.standsIn, out.demand, out.mean = true, n, float64(n)
+	out.standsIn, out.demand, out.mean, out.asked = true, n, float64(n), n
 	out.replicas = e.step(RuleFallback, e.o.Replicas, n, facts)
 }
 

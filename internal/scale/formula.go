@@ -30,14 +30,21 @@ type Term struct {
 	Replicas bool
 }
 
-// asked is the demand before rounding, or what a forecast or a probe made of it. A signal
-// that only keeps the base does not ask for it: added to others, that would grow without
-// end.
-func (o *outcome) asked(base int32) float64 {
-	if o.replicas > base && o.replicas != replicas(o.mean) {
+// wanted is the demand before rounding, or what a forecast or a probe made of it. A signal
+// that only keeps replicas does not ask for them: added to others, that would grow without end.
+func (o *outcome) wanted() float64 {
+	if o.raised {
 		return float64(o.replicas)
 	}
 	return o.mean
+}
+
+// load is wanted without a probe.
+func (o *outcome) load() float64 {
+	if o.probing {
+		return o.mean
+	}
+	return o.wanted()
 }
 
 // keeps reports whether the signal's own rules keep the base, where its values ask for less.
@@ -45,9 +52,10 @@ func (o *outcome) keeps(base int32) bool {
 	return o.readable && o.replicas >= base && replicas(o.mean) < base
 }
 
-// value returns the value of a term. It is false if no signal of it has one. What is
-// measured at the replicas is 0 while none serves; a query has its own value then.
-func (e *engine) value(t *Term, outcomes []outcome) (x float64, ok bool) {
+// value returns the value of a term, with of for the replicas that a signal asks for. It is
+// false if no signal of it has one. What is measured at the replicas is 0 while none serves; a
+// query has its own value then.
+func (e *engine) value(t *Term, outcomes []outcome, of func(*outcome) float64) (x float64, ok bool) {
 	if first := &outcomes[t.Signals[0]]; !t.Replicas && first.readable {
 		return first.input.Value, true
 	}
@@ -55,7 +63,7 @@ func (e *engine) value(t *Term, outcomes []outcome) (x float64, ok bool) {
 	for _, i := range t.Signals {
 		ofReplicas = ofReplicas && e.p.Signals[i].Activation == nil
 		if o := &outcomes[i]; t.Replicas && (o.readable || o.standsIn) {
-			x, ok = max(x, o.asked(e.base())), true
+			x, ok = max(x, of(o)), true
 		}
 	}
 	return x, ok || ofReplicas && e.serving == 0
@@ -67,15 +75,22 @@ func (e *engine) combine(outcomes []outcome) (want int32, ok bool) {
 	f, cur := e.p.Formula, e.o.Replicas
 	e.first, e.last = 0, 0 // no signal decides alone
 	values, shown := make([]float64, len(f.Terms)), make([]string, len(f.Terms))
+	evaluate := func(of func(*outcome) float64) (float64, error) {
+		for k := range f.Terms {
+			values[k], _ = e.value(&f.Terms[k], outcomes, of)
+		}
+		return f.Evaluate(values)
+	}
 	for k := range f.Terms {
 		t := &f.Terms[k]
-		if values[k], ok = e.value(t, outcomes); !ok {
+		x, ok := e.value(t, outcomes, (*outcome).wanted)
+		if !ok {
 			return e.step(RuleMissing, cur, cur, Facts{Signal: t.Name}), false
 		}
-		shown[k] = t.Name + " = " + words.Quantity(values[k], "")
+		shown[k] = t.Name + " = " + words.Quantity(x, "")
 	}
-	facts := Facts{Formula: f.Text, Terms: strings.Join(shown, ", ")}
-	x, err := f.Evaluate(values)
+	facts := Facts{Formula: f.Text, Terms: strings.Join(shown, ", "), Replaced: e.replaced()}
+	x, err := evaluate((*outcome).wanted)
 	switch {
 	case err != nil:
 		facts.Failed = err.Error()
@@ -85,32 +100,44 @@ func (e *engine) combine(outcomes []outcome) (want int32, ok bool) {
 		facts.Failed = fmt.Sprintf("the result is %s", words.Quantity(x, ""))
 	default:
 		facts.Demand = printable(x)
-		return e.step(RuleFormula, cur, e.wanted(x, outcomes, &facts), facts), true
+		want = e.round(x, &facts)
+		e.asked = want
+		if load, err := evaluate((*outcome).load); err == nil && e.probing {
+			e.asked = e.round(load, &Facts{})
+		}
+		least, err := evaluate(func(o *outcome) float64 { return max(o.mean, float64(o.replicas)) })
+		if kept := min(cur, replicas(least)); err == nil && want < kept {
+			want, facts.Tolerance = kept, 0
+		}
+		return e.step(RuleFormula, cur, e.keep(want, outcomes, &facts), facts), true
 	}
 	return e.step(RuleFormula, cur, cur, facts), false
 }
 
-// wanted is the result of the formula in whole replicas: at least the base while one of its
-// signals keeps that, and the base within the tolerance.
-func (e *engine) wanted(x float64, outcomes []outcome, facts *Facts) int32 {
-	base, want := e.base(), replicas(x)
-	if want < base {
-		for k := range e.p.Formula.Terms {
-			for _, i := range e.p.Formula.Terms[k].Signals {
-				if outcomes[i].keeps(base) {
-					facts.Signal = e.p.Signals[i].Name
-					return base
-				}
-			}
-		}
-	}
-	t := e.p.downTolerance()
+// round is a result of the formula in whole replicas: the base within the tolerance.
+func (e *engine) round(x float64, facts *Facts) int32 {
+	base, t := e.base(), e.p.downTolerance()
 	if x > float64(base) {
 		t = orDefaultTolerance(e.p.Up.Tolerance)
 	}
-	if want != base && math.Abs(x-float64(base)) <= t*float64(base) {
-		facts.Tolerance = t
-		return base
+	want := replicas(x)
+	if want == base || math.Abs(x-float64(base)) > t*float64(base) {
+		return want
+	}
+	facts.Tolerance = t
+	return e.unchanged(want)
+}
+
+// keep is what the formula asks for, or at least the base while one of its signals keeps that.
+func (e *engine) keep(want int32, outcomes []outcome, facts *Facts) int32 {
+	base := e.base()
+	for k := range e.p.Formula.Terms {
+		for _, i := range e.p.Formula.Terms[k].Signals {
+			if want < base && outcomes[i].keeps(base) {
+				facts.Signal, facts.Tolerance = e.p.Signals[i].Name, 0
+				return max(base, outcomes[i].replicas)
+			}
+		}
 	}
 	return want
 }
@@ -133,9 +160,14 @@ func (s Step) formula() string {
 	}
 	switch {
 	case f.Signal != "":
-		return fmt.Sprintf("%s, and %s keeps %s", out, f.Signal, wholeReplicas(s.After))
+		out = fmt.Sprintf("%s, and %s keeps %s", out, f.Signal, words.Replicas(s.After))
 	case f.Tolerance > 0:
-		return fmt.Sprintf("%s, within %s of %s: no change", out, words.Percent(f.Tolerance), wholeReplicas(s.After))
+		out = fmt.Sprintf("%s, within %s of %s: no change", out, words.Percent(f.Tolerance), words.Replicas(s.After))
+	default:
+		out += " = " + words.Replicas(s.After)
 	}
-	return out + " = " + wholeReplicas(s.After)
+	if f.Replaced > 0 {
+		out += "; " + words.Replaced(f.Replaced, s.Before)
+	}
+	return out
 }

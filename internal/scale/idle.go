@@ -16,8 +16,9 @@ func (e *engine) idle(want int32, s *State) (int32, idle.Report) {
 		pod := &e.o.Pods[i]
 		switch known := pod.Used.fresh(e.now, e.p.maxAge()); {
 		case pod.Phase == Terminating || pod.Phase == Unschedulable:
-		case known && pod.Used.Value > 0, e.starting > 0:
+		case known && pod.Used.Value > 0, e.added > 0:
 			use = idle.InUse
+		case !known && pod.Phase == Starting: // it replaces another
 		case !known:
 			without = pod.Name
 		case use == idle.Unknown:

@@ -27,7 +27,7 @@ func TestIdle(t *testing.T) {
 		change(&w)
 		var s State
 		replicas := int32(len(w.used) + w.starting)
-		for n := range 3700 {
+		for n := range 4200 {
 			now := t0.Add(time.Duration(n) * time.Second)
 			o := Observation{Replicas: replicas, Totals: []Reading{{}, {Value: w.total, At: now, OK: true}}}
 			for i := range w.used {
@@ -58,7 +58,7 @@ func TestIdle(t *testing.T) {
 	f(3, "no idle", func(w *world) { w.p.Idle = idle.Policy{} })
 	f(3, "one replica is in use", func(w *world) { w.used[1].Value = 1 })
 	f(3, "one replica has no value", func(w *world) { w.used[1].OK = false })
-	f(4, "one is starting", func(w *world) { w.starting = 1 })
+	f(0, "one of four is replaced time and again", func(w *world) { w.starting, w.p.Signals[0].Target = 1, 40 })
 	for _, by := range []Origin{{Rule: RuleOverride, Text: "override"}} {
 		f(3, "an override of the minimum", func(w *world) { w.p.InForce.Min = by })
 		f(3, "an override of the maximum", func(w *world) { w.p.InForce.Max = by })
@@ -73,6 +73,33 @@ func TestIdle(t *testing.T) {
 	}
 	f(0, "a queue that is empty", queue)
 	f(3, "a queue with entries", func(w *world) { queue(w); w.total = 1 })
+}
+
+// A replica that was added is awaited: nobody can use it while it starts.
+func TestIdleAwaitsWhatWasAdded(t *testing.T) {
+	p := Policy{Max: 10, Startup: 5 * time.Minute, Idle: idle.Policy{After: time.Minute}, Signals: []Signal{{Name: "memory", Target: 50}}}
+	var s State
+	for n := range 400 {
+		now := t0.Add(time.Duration(n) * time.Second)
+		o := seen(now, 99)
+		if n >= 10 && n < 310 {
+			o = with(o, t0.Add(10*time.Second), 1, Starting, 0)
+		}
+		if n >= 310 {
+			o = with(o, t0.Add(310*time.Second), 1, Serving, 0)
+		}
+		for k := range o.Pods {
+			o.Pods[k].Used = Reading{At: now, OK: o.Pods[k].Phase == Serving}
+		}
+		d, after := Decide(p, o, s, now)
+		if s = after; d.Rule == RuleIdle {
+			if n < 310 {
+				t.Errorf("idle %d s after one was added that takes 5 min: %s", n-10, d.Sentence())
+			}
+			return
+		}
+	}
+	t.Error("never idle")
 }
 
 // What was removed comes back by hand, by an override, by a signal above its activation and,

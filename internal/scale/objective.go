@@ -53,6 +53,7 @@ func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok boo
 	m.up, m.down, m.whole = d.Replicas, d.Replicas, d.Replicas
 	s.Wanted = float64(replicas(d.Replicas))
 	m.fresh, m.silent, m.without = int32(r.Read), m.silentTokens, m.withoutTokens
+	m.sick = float64(m.silent) * backlogFrom
 	return m, d, true
 }
 

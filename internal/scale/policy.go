@@ -264,6 +264,15 @@ const (
 	// before a signal may lower the number, even if the others serve only just now, and
 	// before it counts as saturated.
 	coverage = 0.6
+	// startsWithin is the percentage of a start-up for which replicas that were added are waited
+	// for: that is a 95th percentile, and pods are created some seconds after they are asked for.
+	startsWithin = 125
+	// sickOf is how many replicas must serve for each one without a reading. With fewer, those
+	// may carry the load that the others do not show.
+	sickOf = 12
+	// outlierFrom is the multiple of the others' mean above which a value is that of a server
+	// that hangs: of outlierOf or more replicas one, and one for each sickOf.
+	outlierFrom, outlierOf = 3.0, 8
 )
 
 // maxAge is the age above which a reading does not count.
@@ -280,6 +289,11 @@ func (p *Policy) credit() time.Duration {
 		return 2 * DefaultStartup
 	}
 	return 2 * max(p.Startup, LeastStartup)
+}
+
+// patience is how long starting replicas are waited for.
+func (p *Policy) patience() time.Duration {
+	return orDefault(p.Startup, DefaultStartup) * startsWithin / 100
 }
 
 // typicalStartup is what a plan counts with.

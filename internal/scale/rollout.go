@@ -27,6 +27,8 @@ const (
 	// rolledOut is how long replicas of a new version must serve until the rollout is
 	// complete. A version that crashes may serve for seconds, again and again.
 	rolledOut = time.Minute
+	// rolledOutShare is the share of the replicas that must. Some are always being replaced.
+	rolledOutShare = 0.8
 	// backlogShare and backlogLimit bound how long replicas process the backlog of a
 	// rollout: as a multiple of the time in which fewer of them served, and at all.
 	// Replicas at their target have about 40 % to spare: a backlog takes up to 2.5 times
@@ -61,7 +63,7 @@ func (e *engine) observeRollout(s RolloutState) RolloutState {
 		of = min(of, s.Replicas)
 	}
 	changed := s.Version != "" && s.Version != e.o.Version
-	complete := stable >= of || stable > 0 && stable == e.serving && e.starting == 0
+	complete := float64(stable) >= rolledOutShare*float64(of) || stable > 0 && stable == e.serving && e.starting == 0
 	switch {
 	case r.Outdated > 0, changed && !complete:
 		r.InProgress = true
@@ -105,14 +107,16 @@ func (v *view) carrying() int32 {
 	return v.serving
 }
 
-// scaleByTotal multiplies a ratio of the workload's total by its replicas. A rollout
-// changes the replicas that serve, and not the total.
-func (v *view) scaleByTotal(ratio float64) (up, down float64) {
-	up = ratio * float64(v.carrying())
-	if v.rollout.InProgress {
-		return up, ratio * float64(v.base())
+// scaleByTotal multiplies a ratio of the workload's total by its replicas. Replicas that are
+// replaced change those that serve, and not the total.
+func (e *evaluation) scaleByTotal(ratio float64) (up, down float64) {
+	carrying := e.carrying()
+	for k := range e.o.Pods {
+		if e.isYoung(&e.o.Pods[k]) {
+			carrying--
+		}
 	}
-	return up, up
+	return ratio * float64(max(carrying, 0)), ratio * float64(e.base())
 }
 
 // limitBacklog returns the highest demand that counts during a rollout, and while the
@@ -152,7 +156,10 @@ func (m measure) limitTo(most float64) measure {
 // replicas of a version that does not start do not help.
 func (e *engine) holdRollout(want int32) int32 {
 	cur := e.o.Replicas
-	if !e.rollout.InProgress || e.serving > 0 || want == cur {
+	if !e.rollout.InProgress || e.serving > 0 {
+		return want
+	}
+	if e.asked, e.unknown = -1, true; want == cur {
 		return want
 	}
 	return e.step(RuleRollout, want, cur, Facts{Coming: e.starting, Stuck: e.unschedulable + e.expired, Wait: e.wait})

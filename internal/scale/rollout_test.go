@@ -32,6 +32,13 @@ type simPod struct {
 	unready       time.Time // when it was last ready; zero: never
 	deleted       time.Time // zero: not
 	startup       time.Duration
+
+	// Of TestChurn.
+	placed   time.Time // until then no node has room
+	leaving  time.Time // its readiness gate is closed; zero: it is not
+	ordinal  int32
+	sick     sickness
+	readings []Reading
 }
 
 // simWorkload is a Deployment, its controller and its servers in virtual time, one second a
@@ -44,6 +51,7 @@ type simWorkload struct {
 	version  int
 	fates    map[string]fate
 	recreate bool
+	ordered  bool    // a StatefulSet
 	surge    float64 // shares of the replicas
 	missing  float64
 	startup  time.Duration
@@ -80,13 +88,17 @@ func (w *simWorkload) remove(version string, n int, victims []string) {
 	pods := w.live(version)
 	slices.SortStableFunc(pods, func(a, b *simPod) int {
 		rank := func(p *simPod) int {
+			isVictim, rank := slices.Contains(victims, p.name), 0
 			switch {
 			case p.readySince.IsZero():
-				return 0
-			case slices.Contains(victims, p.name):
-				return 1
+			case !p.leaving.IsZero(): // not ready either
+			default:
+				rank = 2
 			}
-			return 2
+			if isVictim {
+				return rank
+			}
+			return rank + 1
 		}
 		if d := rank(a) - rank(b); d != 0 {
 			return d
@@ -100,7 +112,7 @@ func (w *simWorkload) remove(version string, n int, victims []string) {
 
 func (w *simWorkload) available(pods []*simPod) (n int) {
 	for _, p := range pods {
-		if !p.readySince.IsZero() {
+		if !p.readySince.IsZero() && p.leaving.IsZero() {
 			n++
 		}
 	}
@@ -110,6 +122,10 @@ func (w *simWorkload) available(pods []*simPod) (n int) {
 // reconcile is the Deployment controller's part. A change of replicas in a rollout is
 // shared out in proportion.
 func (w *simWorkload) reconcile(victims []string) {
+	if w.ordered {
+		w.reconcileOrdered()
+		return
+	}
 	fresh := w.live(w.current())
 	var old []*simPod
 	for _, p := range w.live("") {

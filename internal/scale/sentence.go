@@ -69,7 +69,7 @@ func (s Step) Sentence() string {
 	case RuleBudget:
 		return fmt.Sprintf("the budget is %d GPUs: %d instead of %d", f.Limit, s.After, s.Before)
 	case RuleDisabled:
-		return fmt.Sprintf("scaling %s is disabled: %d instead of %d", upOrDown(f.Down), s.After, s.Before)
+		return fmt.Sprintf("scaling %s is disabled: %d instead of %d", words.UpOrDown(f.Down), s.After, s.Before)
 	case RulePair:
 		if f.Failed != "" {
 			return fmt.Sprintf("what its pair %s wants is %s: keep %d instead of %d", f.By, f.Failed, s.After, s.Before)
@@ -148,8 +148,14 @@ func (s Step) demand() string {
 	if f.Batching {
 		out += s.batch()
 	}
+	if f.Outlier != "" {
+		out += fmt.Sprintf(", %s with %s counted as %s", f.Outlier, words.Quantity(f.OutlierValue, f.Unit), words.Quantity(f.OutlierLimit, f.Unit))
+	}
 	if f.MostOf > 1 {
 		out += fmt.Sprintf(", the most of %d signals", f.MostOf)
+	}
+	if f.MostOf > 0 && f.Replaced > 0 {
+		out += "; " + words.Replaced(f.Replaced, s.Before)
 	}
 	return out
 }
@@ -216,16 +222,9 @@ func (s Step) result() string {
 		why = " = " + words.Quantity(f.Demand, "")
 	}
 	if why != "" {
-		return fmt.Sprintf("%s: %s", why, wholeReplicas(s.After))
+		return fmt.Sprintf("%s: %s", why, words.Replicas(s.After))
 	}
-	return " = " + wholeReplicas(s.After)
-}
-
-func wholeReplicas(n int32) string {
-	if n == 1 {
-		return "1 replica"
-	}
-	return fmt.Sprintf("%d replicas", n)
+	return " = " + words.Replicas(s.After)
 }
 
 // batch adds the requests in flight per replica, and where the capacity comes
@@ -259,7 +258,10 @@ func (s Step) batch() string {
 
 func (s Step) starting() string {
 	f := s.Facts
-	if f.Down {
+	switch {
+	case f.Down && f.Replaced > 0:
+		return fmt.Sprintf("%s, and others would be removed: keep %d instead of %d", words.Replaced(f.Replaced, f.Limit), s.After, s.Before)
+	case f.Down:
 		return fmt.Sprintf("%s: keep %d instead of %d until they serve", startingReplicas(f), s.After, s.Before)
 	}
 	return fmt.Sprintf("%d serving at %s (saturated), %s: keep %d until they serve", f.Serving, words.Quantity(f.Value, f.Unit), startingReplicas(f), s.After)
@@ -289,7 +291,7 @@ func (s Step) signalFallback() string {
 	if f.Limit == 0 && s.After == s.Before {
 		return out + ": its fallback lets the other signals decide"
 	}
-	out += fmt.Sprintf(": its fallback asks for %s", wholeReplicas(s.After))
+	out += fmt.Sprintf(": its fallback asks for %s", words.Replicas(s.After))
 	if f.MostOf > 1 {
 		out += fmt.Sprintf(", the most of %d signals", f.MostOf)
 	}
@@ -337,11 +339,4 @@ func startingReplicas(f Facts) string {
 		out += fmt.Sprintf(", %d stuck", f.Stuck)
 	}
 	return out
-}
-
-func upOrDown(down bool) string {
-	if down {
-		return "down"
-	}
-	return "up"
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // victims names the pods to remove first so that replicas remain: unschedulable
-// ones, then starting ones (the youngest first), then serving ones with the
+// ones, then starting ones (those that are stuck, then the youngest), then serving ones with the
 // lowest value of the policy's first signal. While any serving replica remains,
 // one with a valid reading does, so that the signal stays readable.
 //
@@ -61,8 +61,13 @@ func (v *view) firstVictims(pods []*Replica, n int) []string {
 
 // compareVictims orders pods by what is removed first.
 func (v *view) compareVictims(a, b *Replica) int {
-	rank := [...]int{Unschedulable: 0, Starting: 1, Serving: 2, Terminating: 3, Leaving: 3}
-	if d := rank[a.Phase] - rank[b.Phase]; d != 0 {
+	rank := func(p *Replica) int {
+		if p.Phase == Starting && v.now.Sub(p.Since) > v.p.credit() {
+			return 1
+		}
+		return [...]int{Unschedulable: 0, Starting: 2, Serving: 3, Terminating: 4, Leaving: 4}[p.Phase]
+	}
+	if d := rank(a) - rank(b); d != 0 {
 		return d
 	}
 	return cmp.Or(cmp.Compare(v.load(a), v.load(b)), b.Since.Compare(a.Since))
@@ -96,4 +101,47 @@ func (v *view) lastReadable(pods []*Replica, n int) int {
 		}
 	}
 	return -1
+}
+
+// leastThatServe returns the least number of replicas from want on of which need serve.
+func (v *view) leastThatServe(want, need int32) int32 {
+	for want < v.o.Replicas {
+		short := need - v.servingOf(want)
+		if short <= 0 {
+			break
+		}
+		want = min(want+short, v.o.Replicas)
+	}
+	return want
+}
+
+// servingOf returns how many of n replicas serve. A workload that is ordered loses its highest
+// ordinals, and one in a rollout loses replicas of each version in proportion: those that do
+// not serve are not the first to go.
+func (v *view) servingOf(n int32) int32 {
+	rolling := v.rollout.Updated > 0 && v.rollout.Outdated > 0 && v.starting > 0
+	if !v.o.Ordered && !rolling {
+		return min(n, v.serving)
+	}
+	var lowest, updated, outdated int32
+	for i := range v.o.Pods {
+		p := &v.o.Pods[i]
+		if p.Phase != Serving {
+			continue
+		}
+		if p.Ordinal < n {
+			lowest++
+		}
+		if p.Version == v.o.Version {
+			updated++
+		} else {
+			outdated++
+		}
+	}
+	if v.o.Ordered {
+		return lowest
+	}
+	kept := float64(n) / float64(v.rollout.Updated+v.rollout.Outdated)
+	share := func(of int32) int32 { return replicas(kept * float64(of)) }
+	return min(updated, share(v.rollout.Updated)) + min(outdated, share(v.rollout.Outdated))
 }

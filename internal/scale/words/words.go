@@ -71,3 +71,27 @@ func Duration(d time.Duration) string {
 	}
 	return fmt.Sprintf("%d ms", d.Milliseconds())
 }
+
+// Replicas writes a number of replicas.
+func Replicas(n int32) string {
+	if n == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", n)
+}
+
+// Replaced says how many of the replicas start in place of others.
+func Replaced(n, of int32) string {
+	if n == 1 {
+		return fmt.Sprintf("1 of %d is being replaced", of)
+	}
+	return fmt.Sprintf("%d of %d are being replaced", n, of)
+}
+
+// UpOrDown names a direction.
+func UpOrDown(down bool) string {
+	if down {
+		return "down"
+	}
+	return "up"
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scale
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
+)
+
+// measure is the demand of one signal before any rule, in fractions of
+// replicas. Replicas without a reading count as idle in up, and as full in down.
+type measure struct {
+	up, down float64
+	whole    float64 // up, if replicas without a reading carry as much as the others
+	value    float64 // mean per replica, or the total
+	fresh    int32   // replicas with a reading, or 1 for a total
+	silent   int32   // replicas that should have a reading, and have none
+	young    int32   // replicas that serve since after the oldest reading
+	of       int32   // serving replicas; 0: value is a total
+	sick     float64 // what the silent ones may need beside down, in replicas
+
+	silentTokens int32 // as silent, of tokens
+
+	without, withoutTokens string // the first one's name
+
+	outlier                    string // a replica with far more than the others; empty: none
+	outlierValue, outlierLimit float64
+}
+
+// measure reads the signal from the workload's total or from the serving
+// replicas. ok is false if neither has a valid reading.
+func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
+	sig := e.signal
+	if t := e.o.total(e.i); t.fresh(e.now, e.p.maxAge()) && t.Value >= 0 {
+		m.value, m.fresh = t.Value, 1
+		m.up = t.Value / sig.Target
+		m.down = m.up
+		if sig.Type == Value {
+			e.oldest = t.At
+			m.up, m.down = e.scaleByTotal(m.up)
+		}
+		return m, max(0, e.now.Sub(t.At)), true
+	}
+	m.of = e.serving
+	sum, most := 0.0, 0.0
+	for k := range e.o.Pods {
+		pod := &e.o.Pods[k]
+		r := pod.reading(e.i)
+		if !e.isValid(pod, r) {
+			if e.isYoung(pod) {
+				m.young++
+			}
+			e.noteSilent(pod, &m.silent, &m.without)
+			continue
+		}
+		sum, most = sum+r.Value, max(most, r.Value)
+		m.fresh++
+		age = max(age, e.now.Sub(r.At))
+	}
+	if m.fresh == 0 || math.IsInf(sum, 0) {
+		m.fresh = 0
+		return m, 0, false
+	}
+	least := 0.0
+	if most > e.most() && m.fresh >= outlierOf && sig.Type == AverageValue {
+		all := float64(m.fresh) * e.takes.load(sum/float64(m.fresh))
+		var n int
+		if sum, n = e.limitOutliers(&m, sum); n > 0 { // among fewer they would be none
+			least = min(all, float64(n*sickOf))
+		}
+	}
+	m.value = sum / float64(m.fresh)
+	load := e.takes.load(m.value)
+	if sig.Type == AverageValue {
+		unread := float64(m.of - m.fresh - m.young)
+		m.up = float64(m.fresh) * load
+		m.whole = m.up + unread*load
+		m.down = m.up + (unread+float64(m.young))*max(load, 1)
+		m.down = max(m.down, least)
+		read, silent := float64(m.fresh), float64(m.silent)
+		m.sick = (read+silent)*e.takes.load((sum+silent*e.most())/(read+silent)) - m.up - silent*max(load, 1)
+		return m, age, true
+	}
+	m.sick = float64(m.silent) * (e.takes.load(e.most()) - load)
+	switch sig.Aggregate {
+	case gpu.Sum:
+		m.up, m.down = e.scaleByTotal(sum / sig.Target)
+		m.value, m.sick = sum, float64(m.silent)*trend.Most
+		return m, age, true
+	case gpu.Max:
+		m.value = most
+		m.sick = float64(m.silent) * trend.Most
+	}
+	m.up = float64(e.serving-m.young) * m.value / sig.Target
+	m.down = float64(e.serving) * m.value / sig.Target
+	return m, age, true
+}
+
+// limitOutliers returns the sum of the values without what a few replicas have far above the
+// others, and how many they are: more replicas do not help those.
+func (e *evaluation) limitOutliers(m *measure, sum float64) (_ float64, n int) {
+	values := make([]float64, 0, m.fresh)
+	for k := range e.o.Pods {
+		if r := e.o.Pods[k].reading(e.i); e.isValid(&e.o.Pods[k], r) {
+			if values = append(values, r.Value); r.Value > m.outlierValue {
+				m.outlier, m.outlierValue = e.o.Pods[k].Name, r.Value
+			}
+		}
+	}
+	slices.SortFunc(values, func(a, b float64) int { return cmp.Compare(b, a) })
+	few, others := max(1, (len(values)+sickOf/2)/sickOf), 0.0
+	for _, v := range values[few:] {
+		others += v
+	}
+	m.outlierLimit = max(e.most(), outlierFrom*others/float64(len(values)-few))
+	for _, v := range values[:few] {
+		if v > m.outlierLimit {
+			sum, n = sum+m.outlierLimit-v, n+1
+		}
+	}
+	if n == 0 {
+		m.outlier, m.outlierValue, m.outlierLimit = "", 0, 0
+	}
+	return sum, n
+}
+
+// most is the highest value of a replica that is not known.
+func (e *evaluation) most() float64 {
+	if e.signal.Ceiling > 0 {
+		return e.signal.Ceiling
+	}
+	return backlogFrom * e.takes.target
+}
+
+// isYoung reports whether a replica began to serve after the oldest reading was measured. The
+// load that it has taken over is in that reading, too.
+func (e *evaluation) isYoung(pod *Replica) bool {
+	return pod.Phase == Serving && e.oldest.Before(pod.Since.Add(warm)) && !e.oldest.IsZero()
+}
+
+// isValid reports whether a replica's value counts. That of a young one would count its load twice.
+func (e *evaluation) isValid(pod *Replica, r Reading) bool {
+	return e.view.isValid(pod, r) && !e.isYoung(pod)
+}
+
+// noteSilent counts a replica that has served for so long that it should have a valid
+// reading, and keeps the first name in the order of the alphabet.
+func (e *evaluation) noteSilent(pod *Replica, n *int32, first *string) {
+	if pod.Phase != Serving || e.isYoung(pod) || e.now.Sub(pod.Since) <= warm+e.p.maxAge() {
+		return
+	}
+	if *n++; *n == 1 || pod.Name < *first {
+		*first = pod.Name
+	}
+}
+
+// isValid reports whether a reading counts: it is fresh, its replica serves, it
+// was measured after the replica had warmed up, and it is not negative. A
+// negative value is invalid, not an idle replica.
+func (v *view) isValid(pod *Replica, r Reading) bool {
+	return pod.Phase == Serving && r.fresh(v.now, v.p.maxAge()) && r.Value >= 0 && !r.At.Before(pod.Since.Add(warm))
+}
+
+// smooth averages the noise out of the demand, unless the policy has no
+// stabilisation window downward.
+func (e *evaluation) smooth(m measure) measure {
+	// A reading that is missing once does not change the demand: whole is averaged.
+	whole := min(max(m.up, m.whole), trend.Most)
+	if e.predatesRebalance(e.removedAt) { // the readings lack the load of the replicas that were removed
+		whole = max(whole, e.state.Level.Value)
+	}
+	if e.p.Down.Window == 0 {
+		e.state.Level, m.whole = trend.Level{Value: whole, At: e.now}, whole
+		return m
+	}
+	e.state.Level = e.state.Level.Next(whole, e.now, e.signal.averagedOver())
+	level := e.state.Level.Value
+	current := m.down
+	m.down = max(0, m.down+level-whole)
+	if e.p.DownWindow() < levelSettles*e.signal.averagedOver() { // which does not wait until an average has risen
+		m.down = max(m.down, current)
+	}
+	m.up, m.whole = max(0, min(m.up, whole)+level-whole), level
+	return m
+}
+
+// replicas is more than current if the measured load alone needs more, and less
+// than that if less is enough even with every replica without a reading full.
+func (m *measure) replicas(current int32) int32 {
+	return max(replicas(m.up), min(replicas(m.down), current))
+}
+
+// isCovered reports whether enough replicas have a reading.
+func (m *measure) isCovered() bool { return float64(m.fresh) >= coverage*float64(m.of-m.young) }
+
+// replicas rounds up, ignoring the rounding error of a division.
+func replicas(x float64) int32 {
+	const most = math.MaxInt32 / 2
+	if x > most || math.IsNaN(x) {
+		return most
+	}
+	return int32(max(0, math.Ceil(x-1e-9)))
+}
