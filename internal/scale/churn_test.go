@@ -77,7 +77,9 @@ type churnCase struct {
 func newChurnCase(seed uint64) churnCase {
 	rnd := rand.New(rand.NewPCG(seed, 40))
 	pick := func(all ...time.Duration) time.Duration { return all[rnd.IntN(len(all))] }
-	seconds := func(all ...float64) time.Duration { return time.Duration(all[rnd.IntN(len(all))] * float64(time.Second)) }
+	seconds := func(all ...float64) time.Duration {
+		return time.Duration(all[rnd.IntN(len(all))] * float64(time.Second))
+	}
 	c := churnCase{
 		seed: seed, kinds: []string{"u", "b", "l", "q", "v", "m", "ub", "bq", "uq"}[rnd.IntN(9)], n: 12 + rnd.IntN(40),
 		startup: seconds(10, 30, 120, 600), declared: rnd.IntN(4) > 0, window: pick(Auto, Auto, 0, 3*time.Second, 30*time.Second, 5*time.Minute),
