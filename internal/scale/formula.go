@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
 	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
@@ -99,7 +100,7 @@ func (e *engine) combine(outcomes []outcome) (want int32, ok bool) {
 	case x < 0:
 		facts.Failed = fmt.Sprintf("the result is %s", words.Quantity(x, ""))
 	default:
-		facts.Demand = printable(x)
+		facts.Demand = trend.Finite(x)
 		want = e.round(x, &facts)
 		e.asked = want
 		if load, err := evaluate((*outcome).load); err == nil && e.probing {

@@ -3,9 +3,7 @@
 package scale
 
 import (
-	"cmp"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -70,9 +68,8 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 	if most > e.most() && m.fresh >= outlierOf && sig.Type == AverageValue {
 		all := float64(m.fresh) * e.takes.load(sum/float64(m.fresh))
 		var n int
-		if sum, n = e.limitOutliers(&m, sum); n > 0 { // among fewer they would be none
-			least = min(all, float64(n*sickOf))
-		}
+		sum, n = e.limitOutliers(&m)
+		least = min(all, float64(n*sickOf)) // among fewer they would be none
 	}
 	m.value = sum / float64(m.fresh)
 	load := e.takes.load(m.value)
@@ -103,28 +100,19 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 
 // limitOutliers returns the sum of the values without what a few replicas have far above the
 // others, and how many they are: more replicas do not help those.
-func (e *evaluation) limitOutliers(m *measure, sum float64) (_ float64, n int) {
-	values := make([]float64, 0, m.fresh)
+func (e *evaluation) limitOutliers(m *measure) (sum float64, n int) {
+	values, highest, most := make([]float64, 0, m.fresh), "", 0.0
 	for k := range e.o.Pods {
 		if r := e.o.Pods[k].reading(e.i); e.isValid(&e.o.Pods[k], r) {
-			if values = append(values, r.Value); r.Value > m.outlierValue {
-				m.outlier, m.outlierValue = e.o.Pods[k].Name, r.Value
+			if values = append(values, r.Value); r.Value > most {
+				highest, most = e.o.Pods[k].Name, r.Value
 			}
 		}
 	}
-	slices.SortFunc(values, func(a, b float64) int { return cmp.Compare(b, a) })
-	few, others := max(1, (len(values)+sickOf/2)/sickOf), 0.0
-	for _, v := range values[few:] {
-		others += v
-	}
-	m.outlierLimit = max(e.most(), outlierFrom*others/float64(len(values)-few))
-	for _, v := range values[:few] {
-		if v > m.outlierLimit {
-			sum, n = sum+m.outlierLimit-v, n+1
-		}
-	}
-	if n == 0 {
-		m.outlier, m.outlierValue, m.outlierLimit = "", 0, 0
+	few := max(1, (len(values)+sickOf/2)/sickOf)
+	sum, limit, n := trend.LimitOutliers(values, few, e.most(), outlierFrom)
+	if n > 0 {
+		m.outlier, m.outlierValue, m.outlierLimit = highest, most, limit
 	}
 	return sum, n
 }

@@ -122,7 +122,7 @@ func (e *evaluation) run() outcome {
 	e.state.SilentSince = time.Time{}
 	if planned, d, ok := e.keepPromise(m); ok {
 		e.explainPromise(planned, d)
-		out.promised, out.demand, out.mean, out.asked = true, planned.replicas(e.o.Replicas), printable(d.Replicas), replicas(d.Replicas)
+		out.promised, out.demand, out.mean, out.asked = true, planned.replicas(e.o.Replicas), trend.Finite(d.Replicas), replicas(d.Replicas)
 		out.replicas, out.unknown = e.partial(e.step(RuleDemand, e.o.Replicas, out.demand, e.facts), planned)
 		return out
 	}
@@ -139,7 +139,7 @@ func (e *evaluation) run() outcome {
 	}
 	e.explain(m, demand, a)
 	if e.facts.Held = limited && asked > most; e.facts.Held {
-		e.facts.Demand = printable(asked)
+		e.facts.Demand = trend.Finite(asked)
 	}
 	if e.isMeasuring() {
 		cur := e.o.Replicas
@@ -173,16 +173,16 @@ func (e *evaluation) explain(m measure, demand float64, a arrivals) {
 		Signal: sig.Name, Unit: sig.Unit, Value: m.value, Target: e.takes.target,
 		Total: sig.Type == Value || m.of == 0, Whole: sig.Type == Value,
 		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Replaced: e.replaced(), Learned: e.takes.learned,
-		Outlier: m.outlier, OutlierValue: printable(m.outlierValue), OutlierLimit: printable(m.outlierLimit),
-		Averaged: replicas(m.up) != replicas(demand), Demand: printable(demand), Mean: printable(m.up),
+		Outlier: m.outlier, OutlierValue: trend.Finite(m.outlierValue), OutlierLimit: trend.Finite(m.outlierLimit),
+		Averaged: replicas(m.up) != replicas(demand), Demand: trend.Finite(demand), Mean: trend.Finite(m.up),
 	}
 	if e.facts.Averaged {
 		e.facts.Window = sig.averagedOver()
 	}
 	if sig.Law == Batching && m.of > 0 {
 		f := &e.facts
-		f.Batching, f.Load = true, printable(e.takes.load(m.value))
-		f.Arrivals, f.Capacity, f.LearnedFrom = a.rate, printable(a.capacity), a.learned
+		f.Batching, f.Load = true, trend.Finite(e.takes.load(m.value))
+		f.Arrivals, f.Capacity, f.LearnedFrom = a.rate, trend.Finite(a.capacity), a.learned
 		f.Arriving, f.Limited = a.raised, a.limited
 	}
 }
@@ -191,19 +191,11 @@ func (e *evaluation) explain(m measure, demand float64, a arrivals) {
 func (e *evaluation) explainPromise(m measure, d promise.Demand) {
 	e.facts = Facts{
 		Signal: e.signal.Name, Unit: e.signal.Unit, Value: m.value, Target: e.takes.target, Learned: e.takes.learned,
-		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Replaced: e.replaced(), Demand: printable(d.Replicas), Mean: printable(d.Replicas),
-		Planned: true, Objective: e.signal.Objective, Busy: printable(d.Busy), BusyTarget: d.Target,
-		Window: time.Duration(d.Window) * time.Second, Highest: printable(d.Highest), Reserve: printable(d.Reserve),
+		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Replaced: e.replaced(), Demand: trend.Finite(d.Replicas), Mean: trend.Finite(d.Replicas),
+		Planned: true, Objective: e.signal.Objective, Busy: trend.Finite(d.Busy), BusyTarget: d.Target,
+		Window: time.Duration(d.Window) * time.Second, Highest: trend.Finite(d.Highest), Reserve: trend.Finite(d.Reserve),
 		Missed: d.Missed,
 	}
-}
-
-// printable is x within what JSON can encode.
-func printable(x float64) float64 {
-	if math.IsNaN(x) {
-		return 0
-	}
-	return min(x, trend.Most)
 }
 
 // demand applies the policy's tolerance to what the values ask for.

@@ -89,3 +89,11 @@ func (t *Trend) Ahead() float64 {
 
 // IsProven reports whether the forecasts have been better than the naive ones.
 func (t *Trend) IsProven() bool { return t.Judged >= leastJudged && t.Holt < better*t.Naive }
+
+// Finite returns a demand for a report: at most Most, and 0 for NaN.
+func Finite(x float64) float64 {
+	if math.IsNaN(x) {
+		return 0
+	}
+	return min(x, Most)
+}
