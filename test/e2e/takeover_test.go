@@ -150,7 +150,8 @@ func TestDecisionsContinueAfterTermination(t *testing.T) {
 // The lease of a leader that is killed runs out first.
 func TestDecisionsContinueAfterKill(t *testing.T) {
 	first, next := testDecisionsContinue(t, "killed", rig.KillController)
-	if end := first.renewed.Add(first.lasts); first.released || next.acquired.Before(end) {
+	// The lease has times of the wall clock, which is corrected now and then; an elector counts by the monotonic one.
+	if end := first.renewed.Add(first.lasts); first.released || next.acquired.Before(end.Add(-time.Second)) {
 		t.Errorf("the lease was taken at %v, before its end at %v: %+v", next.acquired, end, first)
 	}
 }
