@@ -52,8 +52,8 @@ func UniqueNames(policies []policy.Named, files []string) {
 // SetContenders sets our policies, the references and the peers in the classes of the
 // policies. Without policies it uses three default ones, with the limits of the model.
 // given are the user's own settings of peers, which are judged as our policies are.
-// peers is a list of families, such as "hpa,keda", "all" or "none". The family llm, or some of
-// its names, adds the autoscalers for LLM servers, each with one setting.
+// peers is a list of families, such as "hpa,keda", "all" or "none". The families llm and published, or some of
+// their names, add the autoscalers for LLM servers and published settings.
 //
 // If the load is not scaled, the replicas are bounded by the widest bounds of the policies.
 func (s *Study) SetContenders(policies []policy.Named, given []contender.Entry, peers string, grid contender.Grid) (err error) {
@@ -87,15 +87,15 @@ func (s *Study) SetContenders(policies []policy.Named, given []contender.Entry, 
 	}
 	families := contender.Families(peers)
 	var known []string
-	for _, e := range contender.LLMPeers() {
+	for _, e := range slices.Concat(contender.LLMPeers(), contender.PublishedPeers()) {
 		known = append(known, e.Name)
-		if classes[e.Class] && (slices.Contains(families, e.Name) || slices.Contains(families, "llm")) {
+		if classes[e.Class] && (slices.Contains(families, e.Name) || slices.Contains(families, string(e.Family))) {
 			s.Peers = append(s.Peers, e)
 		}
 	}
 	for _, x := range families {
-		if !slices.Contains([]string{"all", "hpa", "keda", "kpa", "llm"}, x) && !slices.Contains(known, x) {
-			return fmt.Errorf("--peers %s: want all, none, or some of hpa,keda,kpa,llm,%s", x, strings.Join(known, ","))
+		if !slices.Contains([]string{"all", "hpa", "keda", "kpa", "llm", "published"}, x) && !slices.Contains(known, x) {
+			return fmt.Errorf("--peers %s: want all, none, or some of hpa,keda,kpa,llm,published,%s", x, strings.Join(known, ","))
 		}
 	}
 	for _, class := range []contender.Class{contender.OnRequests, contender.OnGPU} {

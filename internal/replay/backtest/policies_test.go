@@ -24,6 +24,7 @@ func TestLLMPeersByName(t *testing.T) {
 	f("all", grid)
 	f("llm", llm)
 	f("all,llm", grid+llm)
+	f("published", len(contender.PublishedPeers()))
 	f("ray-serve,llm-d-slo", 2)
 	var s Study
 	if err := s.SetContenders(nil, nil, "hpa,nothing", contender.QuickGrid()); err == nil || !strings.Contains(err.Error(), "ray-serve") {

@@ -18,16 +18,17 @@ func aibrixPeers() []named {
 	}
 }
 
-// AIBrix's defaults, and the target of its samples.
+// AIBrix's defaults, and the settings of its samples.
 const (
-	aibrixInterval  = 10  // seconds between decisions
-	aibrixTarget    = 0.5 // of the KV cache
-	aibrixWindow    = 180 // seconds of observation
-	aibrixCooldown  = 300 // seconds before scaling down
-	aibrixTolerance = 0.1
-	aibrixMostRate  = 2 // most change by one decision, as a factor
-	// The KPA has the windows of its documentation's example, ten minutes and one.
-	aibrixStable = 600
+	aibrixInterval = 10  // seconds between decisions
+	aibrixTarget   = 0.5 // of the KV cache
+	aibrixMostRate = 2   // most change by one decision, as a factor
+	// Of the sample apa.yaml: the window of observation in seconds, and the tolerances. The time before a scale-down
+	// is the default.
+	aibrixWindow, aibrixCooldown           = 30, 300
+	aibrixUpTolerance, aibrixDownTolerance = 0.1, 0.2
+	// The KPA's stable window by default, and the delay of a scale-down in the sample kpa.yaml, in seconds.
+	aibrixStable, aibrixDelay = 180, 180
 )
 
 // aibrixAPA scales in proportion to a mean over a window.
@@ -59,15 +60,15 @@ func (a *aibrixAPA) decide(f *fleet) int {
 		mean = (mean*ready + aibrixTarget*max(0, n-ready)) / max(n, ready)
 	}
 	wanted := n
-	if ratio := mean / aibrixTarget; math.Abs(ratio-1) > aibrixTolerance {
+	if ratio := mean / aibrixTarget; ratio > 1+aibrixUpTolerance || ratio < 1-aibrixDownTolerance {
 		wanted = min(max(math.Ceil(n*ratio), math.Floor(n/aibrixMostRate)), math.Ceil(n*aibrixMostRate))
 	}
-	return coolDown(&a.wanted, f.now, wanted)
+	return coolDown(&a.wanted, f.now, aibrixCooldown, wanted)
 }
 
-// coolDown returns the most wanted replicas of the last aibrixCooldown seconds.
-func coolDown(past *[]weighted, now int, wanted float64) int {
-	*past = append(since(*past, now-aibrixCooldown), weighted{second: now, value: wanted})
+// coolDown returns the most wanted replicas of the last seconds.
+func coolDown(past *[]weighted, now, seconds int, wanted float64) int {
+	*past = append(since(*past, now-seconds), weighted{second: now, value: wanted})
 	for _, w := range *past {
 		wanted = max(wanted, w.value)
 	}
@@ -94,5 +95,5 @@ func (a *aibrixKPA) decide(f *fleet) int {
 	if !ok {
 		return f.replicas
 	}
-	return coolDown(&a.wanted, f.now, float64(min(wanted, aibrixMostRate*max(1, f.ready()))))
+	return coolDown(&a.wanted, f.now, aibrixDelay, float64(min(wanted, aibrixMostRate*max(1, f.ready()))))
 }

@@ -70,8 +70,9 @@ const (
 	Ours               Family = "ours"
 	HPA                Family = "hpa"
 	KEDA               Family = "keda"
-	KPA                Family = "kpa" // Knative's
-	Named              Family = "llm" // of LLMPeers
+	KPA                Family = "kpa"       // Knative's
+	Named              Family = "llm"       // of LLMPeers
+	Published          Family = "published" // of PublishedPeers
 	FixedReplicas      Family = "fixed"
 	OracleSchedule     Family = "oracle"
 	ReactiveAutoscaler Family = "reactive"

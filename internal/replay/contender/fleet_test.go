@@ -4,6 +4,7 @@ package contender
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/replay/service"
@@ -43,7 +44,7 @@ func setServers(d *service.Deployment, second int, ready []server, starting int)
 
 func newPeer(t *testing.T, name string) func(d *service.Deployment, now int) int {
 	t.Helper()
-	for _, e := range LLMPeers() {
+	for _, e := range slices.Concat(LLMPeers(), PublishedPeers()) {
 		if e.Name != name {
 			continue
 		}
@@ -80,14 +81,45 @@ func TestLLMPeersDecide(t *testing.T) {
 	f("aibrix-apa", 10, []server{{kv: 0.8}, {kv: 0.8}}, 0, 4)                              // ⌈2 × 0.8 ÷ 0.5⌉
 	f("aibrix-apa", 10, []server{{kv: 0.8}}, 1, 2)                                         // ⌈2 × 0.4 ÷ 0.5⌉: one starts
 	f("aibrix-apa", 10, []server{{kv: 0.54}}, 0, 1)                                        // within the tolerance
+	f("aibrix-apa", 10, []server{{kv: 0.41}, {kv: 0.41}, {kv: 0.41}}, 0, 3)                // downward it is 0.2
 	f("aibrix-kpa", 10, []server{{kv: 0.8}, {kv: 0.8}}, 0, 4)                              // ⌈1.6 ÷ 0.5⌉
 	f("aibrix-kpa", 10, []server{{kv: 1}}, 0, 2)
-	f("dynamo-load", 5, []server{{waitingTokens: 60_000}}, 0, 2) // 2.2 s > 2 s
+	f("production-stack-keda", 15, []server{{waiting: 20}, {waiting: 3}}, 0, 5) // ⌈23 ÷ 5⌉
+	f("production-stack-hpa", 15, []server{{waiting: 1}, {waiting: 1}}, 0, 4)   // 2 replicas × 2 ÷ 1
+	f("gke-queue-3", 15, []server{{waiting: 5}}, 0, 2)                          // ⌈5 ÷ 3⌉
+	f("gke-batch", 15, []server{{running: 256}, {running: 256}}, 0, 3)          // ⌈512 ÷ 230⌉
+	f("kserve-prometheus", 15, []server{{running: 2}, {running: 2}}, 0, 4)      // 2 replicas × 4 ÷ 2
+	f("kserve-otel", 15, []server{{running: 2}, {running: 2}}, 0, 2)            // 4 ÷ 4
+	f("nim-operator", 15, []server{{kv: 0.9}, {kv: 0.9}}, 0, 4)                 // ⌈2 × 0.9 ÷ 0.5⌉
+	f("nim-blog", 15, []server{{kv: 0.3}}, 0, 3)                                // ⌈0.3 ÷ 0.1⌉
+	f("baseten", 1, []server{{running: 2}}, 0, 3)                               // ⌈2 ÷ 0.7⌉
+	f("baseten-llm", 1, []server{{running: 30}}, 0, 3)                          // ⌈30 ÷ 12.8⌉
+	f("dynamo-load", 5, []server{{waitingTokens: 60_000}}, 0, 2)                // 2.2 s > 2 s
 	f("dynamo-load", 5, []server{{waitingTokens: 60_000}, {}}, 0, 2)
 	f("dynamo-load", 5, []server{{running: 270}}, 0, 2) // 50.5 ms > 50 ms
 	f("dynamo-load", 5, []server{{waitingTokens: 60_000}}, 1, 2)
 	f("dynamo-load", 5, []server{{}, {}}, 0, 1)
 	f("dynamo-load", 5, []server{{running: 140}, {running: 140}}, 0, 2) // 280 on one are over 0.8 × 50 ms
+}
+
+// A setting with a window upward starts with the replicas that there are.
+func TestPublishedPeersWait(t *testing.T) {
+	for name, want := range map[string][2]int{
+		"aws-eks":     {45, 3}, // ⌈80 ÷ 25⌉ = 4, two pods at a time
+		"azure-kaito": {75, 2}, // a pod at a time
+	} {
+		var d service.Deployment
+		peer := newPeer(t, name)
+		for now := 15; now <= 300; now += 15 {
+			setServers(&d, now, []server{{waiting: 80}}, 0)
+			if n := peer(&d, now); n != 1 {
+				if now != want[0] || n != want[1] {
+					t.Errorf("%s: %d replicas at %d s, want %d at %d s", name, n, now, want[1], want[0])
+				}
+				break
+			}
+		}
+	}
 }
 
 // Ray Serve's higher target must persist for 30 s, and a lower one for 600 s.

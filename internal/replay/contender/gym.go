@@ -16,7 +16,7 @@ func gymPeers() []named {
 	return []named{
 		{name: "gym-reactive", period: 15, rule: func(*Replay) rule { return threshold{up: 4, down: 1} }},
 		{name: "gym-keda", period: 15, rule: func(r *Replay) rule {
-			return newHPARule(r, peers.DefaultUp(), peers.DefaultDown(), trigger{5, func(f *fleet) float64 { return f.waiting }})
+			return newHPARule(r, peers.DefaultUp(), peers.DefaultDown(), trigger{target: 5, value: func(f *fleet) float64 { return f.waiting }})
 		}},
 	}
 }
@@ -39,6 +39,8 @@ func (t threshold) decide(f *fleet) int {
 type trigger struct {
 	target float64
 	value  func(f *fleet) float64 // of all servers
+	whole  bool                   // a Value instead: it is not divided by the replicas
+	share  float64                // the target is this share of the sequences that a server runs at once; 0: it is target
 }
 
 // hpaRule is the HorizontalPodAutoscaler that KEDA makes of a ScaledObject. The trigger
@@ -48,6 +50,7 @@ type hpaRule struct {
 	triggers []trigger
 	metrics  []peers.Metric
 	readings []peers.Reading
+	pods     []peers.Pod // that are ready
 }
 
 func newHPARule(r *Replay, up, down peers.Rules, triggers ...trigger) *hpaRule {
@@ -56,14 +59,22 @@ func newHPARule(r *Replay, up, down peers.Rules, triggers ...trigger) *hpaRule {
 		readings: make([]peers.Reading, len(triggers)),
 	}
 	for _, t := range triggers {
-		h.metrics = append(h.metrics, peers.Metric{Kind: peers.ExternalAverage, MilliTarget: milli(t.target)})
+		kind := peers.ExternalAverage
+		if t.whole {
+			kind = peers.ObjectValue
+		}
+		h.metrics = append(h.metrics, peers.Metric{Kind: kind, MilliTarget: milli(t.target)})
 	}
 	return h
 }
 
 func (h *hpaRule) decide(f *fleet) int {
+	h.pods = h.pods[:0]
+	for range f.ready() {
+		h.pods = append(h.pods, peers.Pod{Ready: true})
+	}
 	for i, t := range h.triggers {
-		h.readings[i] = peers.Reading{Spec: f.replicas, Status: f.replicas, Milli: milli(t.value(f)), HasValue: true}
+		h.readings[i] = peers.Reading{Spec: f.replicas, Status: f.replicas, Pods: h.pods, Milli: milli(t.value(f)), HasValue: true}
 	}
 	return h.model.SyncAll(f.now, h.metrics, h.readings)
 }

@@ -24,9 +24,9 @@ func llmdPeers() []named {
 		// and of the KV cache.
 		{name: "keda-triggers", period: 15, rule: func(r *Replay) rule {
 			return newHPARule(r, peers.DefaultUp(), peers.DefaultDown(),
-				trigger{5, func(f *fleet) float64 { return f.waiting }},
-				trigger{16, func(f *fleet) float64 { return f.running }},
-				trigger{0.8, func(f *fleet) float64 { return f.kv }})
+				trigger{target: 5, value: func(f *fleet) float64 { return f.waiting }},
+				trigger{target: 16, value: func(f *fleet) float64 { return f.running }},
+				trigger{target: 0.8, value: func(f *fleet) float64 { return f.kv }})
 		}},
 	}
 }
@@ -37,8 +37,8 @@ func llmdPeers() []named {
 func newLLMDQueue(r *Replay) rule {
 	up := peers.Rules{Tolerance: 0.1, Policies: []peers.RatePolicy{{Percent: true, Value: 100, Period: 15}}}
 	return newHPARule(r, up, peers.DefaultDown(),
-		trigger{1, func(f *fleet) float64 { return f.waiting }},
-		trigger{16, func(f *fleet) float64 { return f.running }})
+		trigger{target: 1, value: func(f *fleet) float64 { return f.waiting }},
+		trigger{target: 16, value: func(f *fleet) float64 { return f.running }})
 }
 
 // newLLMDToken is the guide token-aware: prompt tokens in flight ÷ the tokens/s that a
@@ -48,8 +48,8 @@ func newLLMDToken(r *Replay) rule {
 	up := peers.Rules{Tolerance: 0.1, Policies: []peers.RatePolicy{{Value: 1, Period: 180}}}
 	down := peers.Rules{Tolerance: 0.1, Window: 300, Policies: []peers.RatePolicy{{Value: 1, Period: 300}}}
 	return newHPARule(r, up, down,
-		trigger{1.5, func(f *fleet) float64 { return (f.waitingTokens + f.prefillTokens) / f.model.Prefill }},
-		trigger{0.8, func(f *fleet) float64 { return f.kv }})
+		trigger{target: 1.5, value: func(f *fleet) float64 { return (f.waitingTokens + f.prefillTokens) / f.model.Prefill }},
+		trigger{target: 0.8, value: func(f *fleet) float64 { return f.kv }})
 }
 
 // newLLMDSLO is the guide slo-aware: up max(100 %, 4 pods) in 60 s with a window of 30 s, down
@@ -58,7 +58,7 @@ func newLLMDSLO(r *Replay) rule {
 	s := &latencyStress{}
 	up := peers.Rules{Tolerance: 0.1, Window: 30, Policies: []peers.RatePolicy{{Value: 4, Period: 60}, {Percent: true, Value: 100, Period: 60}}}
 	down := peers.Rules{Tolerance: 0.1, Window: 180, Policies: []peers.RatePolicy{{Value: 1, Period: 120}}}
-	s.hpaRule = newHPARule(r, up, down, trigger{1, s.demand})
+	s.hpaRule = newHPARule(r, up, down, trigger{target: 1, value: s.demand})
 	return s
 }
 
