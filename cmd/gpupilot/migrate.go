@@ -32,21 +32,28 @@ func migrateCommand() *cobra.Command {
 func migrateAdapterCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "prometheus-adapter CONFIG",
+		Use:   "prometheus-adapter CONFIG [RULES…]",
 		Short: "Say what each rule of a prometheus-adapter file becomes",
 		Long: `Says for each rule of prometheus-adapter's configuration file what it becomes: a built-in metric, a signal
 of a GPUAutoscaler, a recording rule, served as it is by the controller's --adapter-config, or not possible and why.
 
-CONFIG is the file, the ConfigMap that holds it, or the values of the Helm chart with rules.default: false.`,
+CONFIG is the file, the ConfigMap that holds it, or the values of the Helm chart with rules.default: false. RULES are
+PrometheusRules or rule files of Prometheus: they tell which series are of recording rules, and not of pods.`,
 		Example: `  gpupilot migrate prometheus-adapter config.yaml
   kubectl get configmap -n monitoring adapter-config -o yaml | gpupilot migrate prometheus-adapter -`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := readArgument(args[0], cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
-			report, err := migrate.Adapter(b)
+			var o migrate.Options
+			for _, file := range args[1:] {
+				if err := addRules(&o, file, cmd.InOrStdin()); err != nil {
+					return err
+				}
+			}
+			report, err := migrate.Adapter(b, o.Recorded)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
@@ -55,6 +62,26 @@ CONFIG is the file, the ConfigMap that holds it, or the values of the Helm chart
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
 	return cmd
+}
+
+// addRules adds the recording rules of a file.
+func addRules(o *migrate.Options, file string, stdin io.Reader) error {
+	b, err := readArgument(file, stdin)
+	if err != nil {
+		return err
+	}
+	docs, err := migrate.Split(file, b)
+	if err != nil {
+		return err
+	}
+	before := len(o.Recorded)
+	if err := o.Add(docs); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	if len(o.Recorded) == before {
+		return fmt.Errorf("%s: the file has no recording rules: give a PrometheusRule, or a rule file of Prometheus", file)
+	}
+	return nil
 }
 
 // maxInput bounds an input file, in bytes.

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/replay/migrate"
 	"github.com/gpupilot/gpupilot/internal/serve/adopt"
 )
@@ -40,7 +39,9 @@ func migrateObjectCommand(kind string) *cobra.Command {
 what has no equivalent. With a recorded load (--trace, --prometheus or --from-cluster), both are replayed on it, and
 the comments say what would differ. Nothing in the cluster is changed.
 
-NAME is read from the cluster of the kubeconfig. FILE may have several objects; - is standard input.`,
+NAME is read from the cluster of the kubeconfig. FILE may have several objects, also PrometheusRules, which tell the
+series of recording rules; - is standard input. What is printed passes the controller's validation for its namespace.
+The exit code is 1 if an object has no equivalent signal.`,
 		Example: `  gpupilot migrate ` + use + ` chat -n ml > chat.yaml
   gpupilot migrate ` + use + ` chat.yaml --trace requests.csv.gz --startup 2m`,
 		Args: cobra.ExactArgs(1),
@@ -69,7 +70,7 @@ func (f *migrateFlags) register(fl *pflag.FlagSet) {
 	for _, name := range replayFlags {
 		fl.AddFlag(all.Lookup(name))
 	}
-	fl.StringVar(&f.adapterConfig, "adapter-config", "", "prometheus-adapter's configuration file, which tells the queries behind the names of custom and external metrics")
+	fl.StringVar(&f.adapterConfig, "adapter-config", "", "prometheus-adapter's configuration file, which tells the queries behind the names of custom and external metrics; it may have PrometheusRules beside it")
 	fl.StringVarP(&f.output, "output", "o", "text", "text (YAML with comments), json or yaml")
 }
 
@@ -85,6 +86,10 @@ func (f *migrateFlags) run(ctx context.Context, arg string, stdin io.Reader, std
 	if err != nil {
 		return err
 	}
+	if err := o.Add(docs); err != nil {
+		return err
+	}
+	o.Namespace = f.replay.controller.where.Namespace
 	found, printed := 0, 0
 	var refused []error // which do not keep the other objects from being printed
 	for _, d := range docs {
@@ -120,7 +125,7 @@ func migrateOptions(adapterConfig string) (o migrate.Options, err error) {
 	if err != nil {
 		return o, fmt.Errorf("--adapter-config: %w", err)
 	}
-	if o.Rules, err = adapter.Load(b, adapter.Unchecked{}); err != nil {
+	if o, err = migrate.ReadOptions(adapterConfig, b); err != nil {
 		return o, fmt.Errorf("--adapter-config %s: %w", adapterConfig, err)
 	}
 	return o, nil

@@ -38,6 +38,9 @@ func Conditions(r *Report, d *scale.Decision, signals metav1.Condition, base []m
 	return append([]metav1.Condition{active(d, signals), limited(d)}, r.overridden(base)...)
 }
 
+// AllReadable is the message of ConditionSignals while every signal has a value of its own.
+const AllReadable = "every signal can be read"
+
 // IsNotable reports whether a condition of a GPUAutoscaler is not the usual one, for a
 // list of what is to be looked at. Most conditions are usually True.
 func IsNotable(c *metav1.Condition) bool {
@@ -56,6 +59,8 @@ func IsNotable(c *metav1.Condition) bool {
 		return c.Status == metav1.ConditionTrue && c.Reason != reasonOverride && c.Reason != reasonIdle // their own conditions say it
 	case v1alpha1.ConditionScalingActive:
 		return c.Reason == reasonDisabled // ConditionSignals says the rest
+	case v1alpha1.ConditionSignals: // one signal may have no value, or be 0/0, while another one decides
+		return c.Status != metav1.ConditionTrue || c.Message != AllReadable
 	}
 	return c.Status != metav1.ConditionTrue
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
 // Queries evaluates the query signals. *queries.Scheduler implements it.
@@ -77,8 +78,9 @@ func (c *Controller) askQueries() {
 }
 
 // totals returns the readings of the plan's queries, in the order of its signals; nil
-// if it has none. problem is the reason why one of them has no new answer.
-func (s *shared) totals(key types.NamespacedName, p *plan) (totals []scale.Reading, problem string) {
+// if it has none. problem is the reason why one of them has no new answer, and noRequests
+// names one that counts as 0/0. A signal with a fallback does not count it.
+func (s *shared) totals(key types.NamespacedName, spec []v1alpha1.Signal, p *plan) (totals []scale.Reading, problem, noRequests string) {
 	for i := range p.Sources {
 		if p.Sources[i].Kind != policy.Query {
 			continue
@@ -88,14 +90,23 @@ func (s *shared) totals(key types.NamespacedName, p *plan) (totals []scale.Readi
 		}
 		a := s.deps.Queries.Answer(key.Namespace, p.queries[i])
 		totals[i] = scale.Reading{Value: a.Sample.Value, At: a.Sample.At, OK: !a.Evaluated.IsZero()}
+		name := p.Policy.Signals[i].Name
+		switch at := p.Sources[i].Signal; {
+		case !a.NoRequests || a.Problem != "":
+		case at < len(spec) && spec[at].Fallback != nil:
+			totals[i].OK = false
+			a.Problem = "the query returns NaN: 0/0, there are no requests, and the signal has a fallback: without one, 0/0 counts as 0"
+		default:
+			noRequests = "query " + name + ": 0/0, there are no requests: it counts as " + words.Quantity(a.Sample.Value, "")
+		}
 		if a.Problem != "" {
-			problem = "query " + p.Policy.Signals[i].Name + ": " + a.Problem
+			problem = "query " + name + ": " + a.Problem
 			if s.ownGateway(&p.Sources[i]) {
 				if gateway := s.gatewayProblem(key); gateway != "" {
-					problem = p.Policy.Signals[i].Name + ": " + gateway
+					problem = name + ": " + gateway
 				}
 			}
 		}
 	}
-	return totals, problem
+	return totals, problem, noRequests
 }

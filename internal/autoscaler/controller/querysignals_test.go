@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -224,7 +225,7 @@ func TestQueriesAreHandedOver(t *testing.T) {
 	if o.Changed(); len(w.wake) != 1 {
 		t.Error("an answer requests no pass")
 	}
-	if totals, why := r.totals(w.key, w.plan.Load()); len(totals) != 1 || totals[0].OK || why != "" {
+	if totals, why, _ := r.totals(w.key, nil, w.plan.Load()); len(totals) != 1 || totals[0].OK || why != "" {
 		t.Errorf("before the first answer: %+v, %q", totals, why)
 	}
 	delete(r.workloads, w.key)
@@ -232,4 +233,28 @@ func TestQueriesAreHandedOver(t *testing.T) {
 	if owners, ok := asked.owners["other"]; !ok || owners != nil {
 		t.Errorf("after the last one is gone: %+v", owners)
 	}
+}
+
+// A query that is 0/0 counts as what it is without requests, unless its signal has a fallback. The condition
+// says which case it is.
+func TestNoRequestsIsAValue(t *testing.T) {
+	f := func(fallback *intstr.IntOrString, ok bool, says string) {
+		t.Helper()
+		r := newRig(t)
+		a := queried("a", "sum(a) / sum(b)")
+		a.Spec.Signals[0].Fallback = fallback
+		w := r.add(a)
+		w.compile(a)
+		p := w.plan.Load()
+		r.ask().answers[p.queries[0]] = queries.Answer{Sample: series.Sample{At: r.now}, Evaluated: r.now, NoRequests: true}
+		totals, problem, noRequests := r.totals(w.key, a.Spec.Signals, p)
+		if len(totals) != 1 || totals[0].OK != ok || !strings.Contains(problem+noRequests, says) || ok != (problem == "") {
+			t.Errorf("fallback %v: %+v, %q, %q", fallback, totals, problem, noRequests)
+		}
+	}
+	f(nil, true, "0/0, there are no requests: it counts as 0")
+	for _, fallback := range []string{"Hold", "Max", "Ignore"} {
+		f(new(intstr.FromString(fallback)), false, "0/0, there are no requests, and the signal has a fallback")
+	}
+	f(new(intstr.FromInt32(3)), false, "the query returns NaN: 0/0")
 }

@@ -390,7 +390,7 @@ func signalsCondition(r *report) metav1.Condition {
 	}
 	switch {
 	case c.Status == metav1.ConditionTrue && missing == "":
-		c.Reason, c.Message = reasonReadable, "every signal can be read"
+		c.Reason, c.Message = reasonReadable, bounds.AllReadable+reasonSuffix(r.noRequests)
 	case c.Status == metav1.ConditionTrue:
 		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+fallbackSuffix(r.plan, missing)+reasonSuffix(r.queryProblem)
 	case r.queryProblem != "":

@@ -187,6 +187,7 @@ type report struct {
 	obstacle     verdict
 	podsProblem  string          // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
 	queryProblem string          // why a query has no new answer; empty: none has a problem
+	noRequests   string          // which query is 0/0; empty: none is
 	limited      *series.Limited // a target of its pods that reached a bound or the memory limit
 	serving      int32           // the target's serving pods, if no decision was made
 	starting     int32
@@ -367,7 +368,7 @@ func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
 	r.podsProblem, r.pending = w.podsProblem(p, pods), replica.Pending(pods)
 	reader := w.shared.readerAt(now, pol.MaxAge)
 	obs := reader.Observe(t.Replicas, &units, p.Sources)
-	obs.Totals, r.queryProblem = w.shared.totals(w.key, p)
+	obs.Totals, r.queryProblem, r.noRequests = w.shared.totals(w.key, r.object.Spec.Signals, p)
 	if pol.Idle.After > 0 {
 		reclaim.Reader{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices, Pods: reader}.Read(&obs, &units, p.Sources)
 	}

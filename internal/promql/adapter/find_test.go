@@ -18,6 +18,9 @@ rules:
 - {seriesQuery: '{__name__=~".+_total"}', resources: {overrides: {pod: {resource: pod}}}, name: {matches: "^(.+)_total$"}, metricsQuery: <<.Series>>}
 - {seriesQuery: '{__name__=~"^container_.+"}', seriesFilters: [{is: "^container_b"}, {isNot: cpu}], resources: {template: <<.Resource>>}, name: {matches: "^container_(.+)_seconds_total$"}, metricsQuery: <<.Series>>}
 - {seriesQuery: last, resources: {template: <<.Resource>>}, name: {as: util}, metricsQuery: <<.Series>>}
+- {seriesQuery: '{__name__=~"^vllm:num_requests_waiting$"}', resources: {template: <<.Resource>>}, name: {as: vllm_num_requests_waiting}, metricsQuery: <<.Series>>}
+- {seriesQuery: '{__name__=~"^(first|second):depth$",pod!=""}', resources: {template: <<.Resource>>}, name: {matches: "^(.*):depth$", as: "${1}_depth"}, metricsQuery: <<.Series>>}
+- {seriesQuery: '{__name__=~"^sglang:.*"}', resources: {template: <<.Resource>>}, name: {matches: "^sglang:(?P<what>.*)_(reqs)$", as: "${what}_of_sglang_$2"}, metricsQuery: <<.Series>>}
 externalRules:
 - {seriesQuery: queue, resources: {namespaced: false}, name: {as: util}, metricsQuery: <<.Series>>}
 `)
@@ -45,6 +48,11 @@ externalRules:
 	f("requests", schema.GroupResource{}, "")
 	f("util", schema.GroupResource{Group: "x.io", Resource: "things"}, "")
 	f("other", deployments, "")
+	// A selector by an anchored expression, by one that is a list, and a name that is made of groups.
+	f("vllm_num_requests_waiting", schema.GroupResource{Resource: "namespaces"}, "rules[4] vllm:num_requests_waiting")
+	f("second_depth", pods, "rules[5] second:depth")
+	f("third_depth", deployments, "")
+	f("num_queue_of_sglang_reqs", pods, "rules[6] sglang:num_queue_reqs")
 }
 
 // What migrate reads of a rule.

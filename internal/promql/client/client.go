@@ -224,7 +224,11 @@ func singleValue(v model.Value) (series.Sample, error) {
 }
 
 func finiteSample(at model.Time, x model.SampleValue) (series.Sample, error) {
-	if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
+	switch f := float64(x); {
+	case math.IsNaN(f):
+		const text = "the query returns NaN"
+		return series.Sample{}, &Error{reason: "no_number", public: text, answered: true, nan: true, err: errors.New(text)}
+	case math.IsInf(f, 0):
 		return series.Sample{}, newValueError("no_number", "the query returns %s", x)
 	}
 	return series.Sample{At: at.Time(), Value: float64(x)}, nil

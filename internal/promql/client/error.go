@@ -20,7 +20,7 @@ import (
 // the account of the backend. Public is for the query's author.
 type Error struct {
 	reason, public string
-	answered       bool
+	answered, nan  bool
 	err            error
 }
 
@@ -42,6 +42,9 @@ func (e *Error) Reason() string { return e.reason }
 // Answered reports whether the backend evaluated the query. The query may then have a
 // value at the next evaluation.
 func (e *Error) Answered() bool { return e.answered }
+
+// IsNaN reports whether the result is NaN: there are series, and their quotient may be 0/0.
+func (e *Error) IsNaN() bool { return e.nan }
 
 // newValueError returns an error about the value of an evaluated query. Its text names
 // only series that the query selects.

@@ -20,6 +20,7 @@ import (
 type NumberError struct {
 	reason   string
 	answered bool
+	nan      bool
 	err      error
 }
 
@@ -38,6 +39,9 @@ func (e *NumberError) Reason() string { return e.reason }
 
 // Answered reports whether the query was evaluated. It may have a number the next time.
 func (e *NumberError) Answered() bool { return e.answered }
+
+// IsNaN reports whether the result is NaN: there are series, and their quotient may be 0/0.
+func (e *NumberError) IsNaN() bool { return e.nan }
 
 // maxQuoted bounds a query's error in a status, in bytes.
 const maxQuoted = 400
@@ -72,11 +76,16 @@ func (e *Engine) Number(ctx context.Context, q Query, at time.Time) (series.Samp
 	default:
 		return no("no_number", "the query returns a %s: it must return one number", v.Type())
 	}
-	if math.IsNaN(x) || math.IsInf(x, 0) {
+	switch {
+	case math.IsNaN(x):
+		return series.Sample{}, &NumberError{reason: "no_number", answered: true, nan: true, err: errNaN}
+	case math.IsInf(x, 0):
 		return no("no_number", "the query returns %v", x)
 	}
 	return series.Sample{At: at, Value: x}, nil
 }
+
+var errNaN = errors.New("the query returns NaN")
 
 // numberError converts an error of Instant.
 func numberError(err error) *NumberError {

@@ -70,10 +70,11 @@ type query struct {
 	waiting context.CancelFunc // ends the wait for a slot; nil: it does not wait
 	round   int                // counts the waits
 
-	sample    series.Sample
-	evaluated time.Time // of the sample; zero: none
-	err       error     // of the last attempt
-	failures  int       // consecutive failures without an answer of the backend
+	sample     series.Sample
+	noRequests bool      // the sample is of a quotient of 0 by 0
+	evaluated  time.Time // of the sample; zero: none
+	err        error     // of the last attempt
+	failures   int       // consecutive failures without an answer of the backend
 }
 
 func newQuery(key Key, read func(context.Context) (series.Sample, error)) *query {
@@ -118,14 +119,31 @@ func (q *query) problem() string {
 		return q.err.Error()
 	}
 	if f, ok := errors.AsType[publicError](q.err); ok {
-		return f.Public()
+		text := f.Public()
+		switch {
+		case f.Reason() == "no_series" && !q.evaluated.IsZero():
+			text += "; it is stale: the last value is of " + q.evaluated.UTC().Format(time.DateTime) + " UTC"
+		case isNaN(q.err):
+			text += ", and not for want of requests: a series is NaN, or the quotient 0/0 is within a subquery"
+		}
+		return text
 	}
 	return "the query failed; the controller's log has the details"
+}
+
+// isNaN reports whether an error is that the result is NaN.
+func isNaN(err error) bool {
+	e, ok := errors.AsType[interface {
+		error
+		IsNaN() bool
+	}](err)
+	return ok && e.IsNaN()
 }
 
 // evaluation is how one evaluation went.
 type evaluation struct {
 	sample       series.Sample
+	noRequests   bool // the sample is of a quotient of 0 by 0
 	err          error
 	waited, took time.Duration
 	failures     int     // consecutive ones, this one included
@@ -144,7 +162,7 @@ func (s *Scheduler) run(ctx context.Context, q *query) {
 		}
 		sent := time.Now()
 		e := evaluation{waited: sent.Sub(began), jitter: 1 - jitter + 2*jitter*rand.Float64()}
-		e.sample, e.err = s.evaluate(evaluating, q)
+		e.sample, e.noRequests, e.err = s.evaluate(evaluating, q)
 		e.took = time.Since(sent)
 		release()
 		yielded := e.err != nil && evaluating.Err() != nil
@@ -194,8 +212,9 @@ func (s *Scheduler) acquire(ctx context.Context, q *query, yield func()) (releas
 	return release, err
 }
 
-// evaluate evaluates a query once.
-func (s *Scheduler) evaluate(ctx context.Context, q *query) (v series.Sample, err error) {
+// evaluate evaluates a query once. If it is NaN, it is evaluated again with each quotient of 0
+// by 0 as 0: noRequests is true if that is a number.
+func (s *Scheduler) evaluate(ctx context.Context, q *query) (v series.Sample, noRequests bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	if q.read != nil {
@@ -203,10 +222,17 @@ func (s *Scheduler) evaluate(ctx context.Context, q *query) (v series.Sample, er
 	} else {
 		v, err = s.deps.Query(ctx, q.key.Scope, q.key.PromQL)
 	}
+	if isNaN(err) {
+		if promql, ok := WithoutRequests(q.key.PromQL); ok {
+			if zero, bad := s.deps.Query(ctx, q.key.Scope, promql); bad == nil {
+				v, noRequests, err = zero, true, nil
+			}
+		}
+	}
 	if err == nil && (math.IsNaN(v.Value) || math.IsInf(v.Value, 0)) {
 		err = &ownError{fmt.Sprintf("the value is %v, not a number", v.Value), "no_number"}
 	}
-	return v, err
+	return v, noRequests && err == nil, err
 }
 
 // store stores the result of an evaluation, logs a change between success and failure,
@@ -219,7 +245,7 @@ func (s *Scheduler) store(q *query, e *evaluation) {
 	}
 	before := q.err
 	if q.err = e.err; e.err == nil {
-		q.sample, q.evaluated = e.sample, time.Now()
+		q.sample, q.noRequests, q.evaluated = e.sample, e.noRequests, time.Now()
 	}
 	if f, ok := errors.AsType[publicError](e.err); e.err == nil || ok && f.Answered() {
 		q.failures = 0

@@ -77,6 +77,9 @@ type Answer struct {
 	Evaluated time.Time // when the sample was evaluated; zero: there is none
 	Problem   string    // why there is no newer one, for the query's author; empty: no problem
 	Refused   bool      // the query is beyond the limit of its namespace
+	// NoRequests says that the query is NaN, because it divides 0 by 0: the sample is its
+	// value with 0 for such a quotient.
+	NoRequests bool
 }
 
 // SchedulerConfig holds the settings of a Scheduler. Zero values mean the defaults.
@@ -242,7 +245,7 @@ func (s *Scheduler) Answer(namespace string, key Key) Answer {
 	if q == nil {
 		return Answer{}
 	}
-	return Answer{Sample: q.sample, Evaluated: q.evaluated, Problem: q.problem()}
+	return Answer{Sample: q.sample, Evaluated: q.evaluated, Problem: q.problem(), NoRequests: q.noRequests}
 }
 
 // Rejected counts a query signal that is not allowed, so that it is not set.

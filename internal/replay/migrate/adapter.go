@@ -4,6 +4,7 @@ package migrate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -48,8 +49,14 @@ type AdapterReport struct {
 // serveAsIs says how to serve a rule as it is.
 const serveAsIs = "give the file to the controller: --adapter-config"
 
-// Adapter says what the rules of a file become.
-func Adapter(b []byte) (*AdapterReport, error) {
+// Adapter says what the rules of a file become. The file may have PrometheusRules beside them, and recorded has more
+// recording rules.
+func Adapter(b []byte, recorded map[string]string) (*AdapterReport, error) {
+	b, o, err := splitConfig("", b)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(o.Recorded, recorded)
 	c, warnings, err := adapter.Parse(b)
 	if err != nil {
 		return nil, err
@@ -64,7 +71,7 @@ func Adapter(b []byte) (*AdapterReport, error) {
 		for i := range in {
 			path := field.NewPath(name).Index(i).String()
 			if r, ok := rules[path]; ok {
-				out.Rules = append(out.Rules, reportRule(r))
+				out.Rules = append(out.Rules, reportRule(r, o.Recorded))
 			} else {
 				out.Rules = append(out.Rules, brokenRule(path, in[i].SeriesQuery, errs))
 			}
@@ -95,7 +102,7 @@ func brokenRule(path, seriesQuery string, errs field.ErrorList) RuleReport {
 	}
 }
 
-func reportRule(r *adapter.Rule) RuleReport {
+func reportRule(r *adapter.Rule, recorded map[string]string) RuleReport {
 	out := RuleReport{Rule: r.Path, SeriesQuery: r.Source.SeriesQuery, Becomes: Served, Do: serveAsIs}
 	for _, k := range r.Mapped() {
 		out.Resources = append(out.Resources, k.String())
@@ -117,7 +124,7 @@ func reportRule(r *adapter.Rule) RuleReport {
 	case !one:
 		out.Why = "the selector allows several names: which metrics there are depends on the series"
 	default:
-		out.ofOneSeries(r, series)
+		out.ofOneSeries(r, series, recorded)
 	}
 	return out
 }
@@ -128,12 +135,20 @@ var builtInResources = []string{
 }
 
 // ofOneSeries reports a rule about the series of one name.
-func (out *RuleReport) ofOneSeries(r *adapter.Rule, series string) {
+func (out *RuleReport) ofOneSeries(r *adapter.Rule, series string, recorded map[string]string) {
 	op, plain := aggregateOf(r, series)
 	preset, isServer := presetOf(series)
 	other := slices.IndexFunc(out.Resources, func(r string) bool { return !slices.Contains(builtInResources, r) })
 	forPods := len(out.Resources) == 0 || slices.Contains(out.Resources, "pods")
+	expr, isRecorded := recorded[series]
 	switch {
+	case isRecorded && plain && op == "":
+		out.Becomes = RecordingRule
+		out.Why = fmt.Sprintf("the series %s is of a recording rule (%s): with the labels namespace and a resource it is a custom metric by itself", series, excerptOf(expr))
+		out.Do = "load the recording rule into the controller (PrometheusRule or file), and remove this one; without that, " + serveAsIs
+	case isRecorded:
+		out.Why = fmt.Sprintf("a query of the series %s, which a recording rule makes (%s)", series, excerptOf(expr))
+		out.Do += ", and load the recording rule (PrometheusRule or file). In a GPUAutoscaler: a `query` signal"
 	case plain && isGPUMetric(series) && other >= 0:
 		out.Why = fmt.Sprintf("%s of %s, which custom.metrics does not serve by itself", series, out.Resources[other])
 		out.Do = "use it in a GPUAutoscaler; for HPAs, " + serveAsIs
@@ -158,7 +173,7 @@ func (out *RuleReport) ofOneSeries(r *adapter.Rule, series string) {
 		out.Why = "the series as it is, which a recording rule makes: with the labels namespace and a resource it is a custom metric by itself"
 		out.Do = "load the recording rule into the controller (PrometheusRule or file), and remove this one; without that, " + serveAsIs
 	case plain && forPods:
-		out.Becomes, out.Why = Signal, "a metric of the pods themselves"
+		out.Becomes, out.Why = Signal, "a metric of the pods themselves, if they expose it. A recording rule may make it, too: then give its file beside this one"
 		out.Do = "use it in a GPUAutoscaler; for HPAs, " + serveAsIs
 		out.Signal = &v1alpha1.Signal{Pods: &v1alpha1.PodsSignal{Metric: series}}
 	case plain && len(out.Resources) > 0 && !forPods:

@@ -3,12 +3,15 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -20,19 +23,22 @@ import (
 )
 
 func convertHPA(text []byte, o Options) (*Result, error) {
-	in, err := readHPA(text)
+	in, rest, err := readHPA(text)
 	if err != nil {
 		return nil, fmt.Errorf("HorizontalPodAutoscaler %s: %w", in.Metadata.Name, err)
 	}
 	if in.Spec.ScaleTargetRef.Name == "" || in.Spec.MaxReplicas < 1 {
 		return nil, fmt.Errorf("HorizontalPodAutoscaler %q has no spec.scaleTargetRef or no spec.maxReplicas", in.Metadata.Name)
 	}
+	in.Metadata.Namespace = cmp.Or(in.Metadata.Namespace, o.Namespace)
 	r := newResult(KindHPA, &in.Metadata, in.Spec.ScaleTargetRef)
 	r.Peer = contender.HPAObject{Name: in.Metadata.Name + " HPA", Family: contender.HPA}
 	spec := &r.Object.Spec
 	spec.MinReplicas, spec.MaxReplicas = in.Spec.MinReplicas, in.Spec.MaxReplicas
 	r.setBehavior(in.Spec.Behavior, "spec.behavior")
-	c := converter{result: r, options: o, namespace: in.Metadata.Namespace}
+	c := r.converter(o, &in.Metadata)
+	c.behaviorField = "spec.behavior"
+	c.ofScaledObject(&in)
 	for i := range in.Spec.Metrics {
 		c.hpaMetric(&in.Spec.Metrics[i], fmt.Sprintf("spec.metrics[%d]", i))
 	}
@@ -42,8 +48,31 @@ func convertHPA(text []byte, o Options) (*Result, error) {
 	if len(in.Spec.Metrics) == 0 && in.Spec.CPUPercent == nil {
 		r.lose("spec.metrics", "empty: the HPA then scales on 80 %% of the pods' CPU requests. %s", insteadOfCPU)
 	}
+	r.leftOver(rest, &in.Metadata)
 	c.finish()
 	return r, nil
+}
+
+// ofScaledObject refuses the HPA that KEDA keeps for a ScaledObject: its metrics are the ScaledObject's triggers, and
+// KEDA would go on scaling.
+func (c *converter) ofScaledObject(in *hpaObject) {
+	const label = "scaledobject.keda.sh/name"
+	name := in.Metadata.Labels[label]
+	for _, o := range in.Metadata.OwnerReferences {
+		if o.Kind == KindScaledObject {
+			name = o.Name
+		}
+	}
+	for i := range in.Spec.Metrics {
+		if e := in.Spec.Metrics[i].External; name == "" && e != nil && e.Metric.Selector != nil {
+			name = e.Metric.Selector.MatchLabels[label]
+		}
+	}
+	if name == "" {
+		return
+	}
+	c.refused = true
+	c.result.lose("metadata", "KEDA made this HorizontalPodAutoscaler for the ScaledObject %s: translate that, with gpupilot migrate scaledobject %[1]s", name)
 }
 
 // insteadOfCPU says what to do about CPU metrics.
@@ -102,17 +131,18 @@ func (c *converter) resourceMetric(name, containerName string, t *hpaTarget, fie
 	series, ok := map[string]string{"cpu": "container_cpu_usage_seconds_total", "memory": "container_memory_working_set_bytes"}[name]
 	switch {
 	case !ok:
-		c.result.lose(field, "%s: GPUPilot does not read this resource", name)
+		c.result.lose(field, "%s (target %s): GPUPilot does not read this resource", name, t)
 		return
 	case value == nil:
-		c.result.lose(field+".target", "a percentage of the pods' requests of %s: GPUPilot reads no requests. %s", name, insteadOfCPU)
+		c.result.lose(field+".target", "a percentage of the pods' requests of %s: %s. GPUPilot reads no requests. %s", name, t, insteadOfCPU)
 		return
 	}
+	c.otherTargets(t, value, field)
 	containers := `container!=""`
 	if containerName != "" {
 		containers = "container=" + strconv.Quote(containerName)
 	}
-	expr := fmt.Sprintf("%s{%s}", series, c.matchers("pod=~"+strconv.Quote(c.result.Object.Spec.ScaleTargetRef.Name+"-.*"), containers))
+	expr := fmt.Sprintf("%s{%s}", series, c.matchers("pod=~"+strconv.Quote(podsOf(c.result.Object.Spec.ScaleTargetRef.Name)), containers))
 	if name == "cpu" {
 		expr = "rate(" + expr + "[2m])"
 	}
@@ -124,30 +154,46 @@ func (c *converter) resourceMetric(name, containerName string, t *hpaTarget, fie
 func (c *converter) podsMetric(m *metricID, t *hpaTarget, field string) {
 	value := t.AverageValue
 	if value == nil {
-		c.result.lose(field+".target", "has no averageValue, which the HPA requires for metrics of pods")
+		c.result.lose(field+".target", "%s of %s has no averageValue, which the HPA requires for metrics of pods", t, m.Name)
 		return
 	}
-	if m.Selector != nil {
-		c.result.lose(field+".metric.selector", "a signal has no selector: all series of the metric count")
-	}
+	c.otherTargets(t, t.AverageValue, field)
 	if rule, series, ok := c.find(m.Name, podsResource); ok {
 		c.result.note(field+".metric.name", "the adapter's %s makes %s of the series %s", rule.Path, m.Name, series)
-		if !isPlain(rule, series) {
+		if _, recorded := c.options.Recorded[series]; recorded || m.Selector != nil || !isPlain(rule, series) {
 			c.addRuleQuery(rule, series, m, *value, field)
 			return
 		}
 		m = &metricID{Name: series}
+	} else if c.options.Rules != nil && !isGPUMetric(m.Name) {
+		c.result.note(field+".metric.name", "no rule of --adapter-config makes %s of pods", m.Name)
+	}
+	if m.Selector != nil {
+		c.result.lose(field+".metric.selector", "%s: a signal has no selector: all series of the metric count", metav1.FormatLabelSelector(m.Selector))
 	}
 	c.addPodMetric(m.Name, *value, peers.PodsAverage, field)
+}
+
+// otherTargets names the values of a target that are not used.
+func (c *converter) otherTargets(t *hpaTarget, used *resource.Quantity, field string) {
+	for name, q := range map[string]*resource.Quantity{"value": t.Value, "averageValue": t.AverageValue} {
+		if q != nil && q != used {
+			c.result.lose(field+".target."+name, "%s: another value of the target is used, %s", q.String(), used.String())
+		}
+	}
+	if t.Percent != nil {
+		c.result.lose(field+".target.averageUtilization", "%d: only resources have a utilization", *t.Percent)
+	}
 }
 
 // objectMetric translates a metric of one object.
 func (c *converter) objectMetric(m *metricID, about *v1alpha1.CrossVersionObjectReference, t *hpaTarget, field string) {
 	value, kind := t.get()
 	if value == nil {
-		c.result.lose(field+".target", "has no value and no averageValue")
+		c.result.lose(field+".target", "%s of %s has no value and no averageValue", t, m.Name)
 		return
 	}
+	c.otherTargets(t, value, field)
 	ref := c.result.Object.Spec.ScaleTargetRef
 	ofTarget := about.Kind == ref.Kind && about.Name == ref.Name
 	resource, label := resourceOf(about.Kind)
@@ -159,12 +205,19 @@ func (c *converter) objectMetric(m *metricID, about *v1alpha1.CrossVersionObject
 		}
 	}
 	if isGPUMetric(gpu) && kind == v1alpha1.Value && (ofTarget || about.Kind == "Service") {
+		if m.Selector != nil {
+			c.result.lose(field+".metric.selector", "%s: a signal of GPUs has no selector: all GPUs of the pods count", metav1.FormatLabelSelector(m.Selector))
+		}
 		c.result.note(field, "%s of the %s %s is taken for a mean over its pods: it becomes a signal of the pods' own GPUs, whose target is per serving replica", m.Name, about.Kind, about.Name)
 		c.addPodMetric(gpu, *value, peers.ObjectValue, field)
 		return
 	}
 	if ok {
-		query, err := objectQuery(rule, series, &adapter.Objects{Resource: resource, Namespace: c.namespace, Names: []string{about.Name}}, m.Selector)
+		objects := adapter.Objects{Resource: resource, Namespace: c.namespace, Names: []string{about.Name}}
+		if k, known := (adapter.Builtin{}).Find("", strings.ToLower(about.Kind)); known && !k.Namespaced {
+			objects.Namespace = ""
+		}
+		query, err := objectQuery(rule, series, &objects, m.Selector)
 		if err == nil {
 			c.result.note(field, "the query is that of the adapter's %s", rule.Path)
 			c.addValueQuery(query, *value, kind, field)
@@ -173,32 +226,66 @@ func (c *converter) objectMetric(m *metricID, about *v1alpha1.CrossVersionObject
 		c.result.lose(field, "the adapter's %s: %v", rule.Path, err)
 		return
 	}
+	selected, ok := c.mayGuess(m, about.Kind+" "+about.Name, field, *value, kind)
+	if !ok {
+		return
+	}
 	c.result.note(field, "prometheus-adapter decides what %s is: the query assumes a series of that name with the labels namespace and %s. "+
 		"Check it, or give the adapter's file (--adapter-config)", m.Name, label)
-	query := fmt.Sprintf("%s{%s}", m.Name, c.matchers(label+"="+strconv.Quote(about.Name), selectorMatchers(m.Selector)))
-	c.addValueQuery(query, *value, kind, field)
+	c.addValueQuery(selector(m.Name, c.matchers(label+"="+strconv.Quote(about.Name), selected)), *value, kind, field)
+}
+
+// ofTrigger matches the names of the metrics of KEDA's own HPAs.
+var ofTrigger = regexp.MustCompile(`^s[0-9]+-`)
+
+// mayGuess reports whether a metric without a rule may be a series of its name, with the matchers of its selector. A note
+// says why it cannot be.
+func (c *converter) mayGuess(m *metricID, of, field string, value resource.Quantity, kind v1alpha1.TargetType) (selected string, ok bool) {
+	what := fmt.Sprintf("%s of %s (target %s %s)", m.Name, of, kind, value.String())
+	if m.Selector != nil {
+		what += " with the selector " + metav1.FormatLabelSelector(m.Selector)
+	}
+	selected, err := selectorMatchers(m.Selector)
+	switch {
+	case ofTrigger.MatchString(m.Name):
+		c.result.lose(field, "%s: this is the name of a trigger in KEDA's own HorizontalPodAutoscaler. Translate the ScaledObject: gpupilot migrate scaledobject", what)
+	case c.options.Rules != nil:
+		c.result.lose(field, "%s: no rule of --adapter-config makes it, so another server does. Write a query of the series behind it", what)
+	case !metricName.MatchString(m.Name):
+		c.result.lose(field, "%s: this is not the name of a series in PromQL: the server of the metric makes it of something else. Write a query of the series behind it, or give prometheus-adapter's file (--adapter-config)", what)
+	case err != nil:
+		c.result.lose(field, "%s: the selector has no equivalent in PromQL: %v", what, err)
+	default:
+		return selected, true
+	}
+	return "", false
 }
 
 // externalMetric translates an external metric.
 func (c *converter) externalMetric(m *metricID, t *hpaTarget, field string) {
 	value, kind := t.get()
 	if value == nil {
-		c.result.lose(field+".target", "has no value and no averageValue")
+		c.result.lose(field+".target", "%s of %s has no value and no averageValue", t, m.Name)
 		return
 	}
+	c.otherTargets(t, value, field)
 	if rule, series, ok := c.find(m.Name, schema.GroupResource{}); ok {
 		query, err := externalQuery(rule, series, c.namespace, m.Selector)
 		if err == nil {
 			c.result.note(field, "the query is that of the adapter's %s; the HPA adds up several series", rule.Path)
-			c.addValueQuery("sum("+query+")", *value, kind, field)
+			c.addValueQuery(sumOf(query), *value, kind, field)
 			return
 		}
 		c.result.lose(field, "the adapter's %s: %v", rule.Path, err)
 		return
 	}
+	selected, ok := c.mayGuess(m, "external.metrics.k8s.io", field, *value, kind)
+	if !ok {
+		return
+	}
 	c.result.note(field, "the server of external.metrics.k8s.io decides what %s is: the query assumes series of that name with the selector as labels. "+
 		"Check it, or give prometheus-adapter's file (--adapter-config)", m.Name)
-	c.addValueQuery(fmt.Sprintf("sum(%s{%s})", m.Name, c.matchers(selectorMatchers(m.Selector))), *value, kind, field)
+	c.addValueQuery("sum("+selector(m.Name, c.matchers(selected))+")", *value, kind, field)
 }
 
 // toFloat returns a quantity as a number.

@@ -3,6 +3,7 @@
 package migrate
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
@@ -95,6 +95,26 @@ func (t *hpaTarget) get() (*resource.Quantity, v1alpha1.TargetType) {
 	return t.Value, v1alpha1.Value
 }
 
+// String lists the values of a target.
+func (t *hpaTarget) String() string {
+	var out []string
+	for _, v := range []struct {
+		name  string
+		value *resource.Quantity
+	}{{"value", t.Value}, {"averageValue", t.AverageValue}} {
+		if v.value != nil {
+			out = append(out, v.name+" "+v.value.String())
+		}
+	}
+	if t.Percent != nil {
+		out = append(out, fmt.Sprintf("averageUtilization %d", *t.Percent))
+	}
+	if t.Type != "" {
+		out = append(out, "type "+t.Type)
+	}
+	return cmp.Or(strings.Join(out, ", "), "an empty target")
+}
+
 // beta1Metric has the fields that v2beta1 has in place of metric and target.
 type beta1Metric struct {
 	MetricName         string                `json:"metricName"`
@@ -167,9 +187,9 @@ func (m *hpaMetric) toV2() {
 
 // readHPA reads an HPA of any version. The annotations of v1 count where the spec has no
 // field of the same meaning, as in the API server.
-func readHPA(text []byte) (in hpaObject, err error) {
-	if err := yaml.Unmarshal(text, &in); err != nil {
-		return in, err
+func readHPA(text []byte) (in hpaObject, rest unread, err error) {
+	if rest, err = decode(text, &in); err != nil {
+		return in, nil, err
 	}
 	fromAnnotation := func(key string, has bool, to any) error {
 		value := in.Metadata.Annotations[key]
@@ -188,5 +208,5 @@ func readHPA(text []byte) (in hpaObject, err error) {
 	for i := range in.Spec.Metrics {
 		in.Spec.Metrics[i].toV2()
 	}
-	return in, err
+	return in, rest, err
 }

@@ -29,12 +29,12 @@ func TestHPAVersions(t *testing.T) {
 			continue
 		}
 		wantSignals(t, r,
-			`query max(trainer_gpu_avg{namespace="ml",deployment="trainer"}) Value 5`,
+			`query max(trainer_gpu_avg{deployment="trainer",namespace="ml"}) Value 5`,
 			`query sum(jobs{namespace="ml",namespace="ml",queue="gpu"}) AverageValue 2`,
 			"gpu DCGM_FI_DEV_GPU_UTIL AverageValue 60",
 			`query sum(queue_depth{namespace="ml",topic="jobs"}) Value 30`,
 			`query sum(queue_age{namespace="ml"}) AverageValue 500m`,
-			`query sum(container_memory_working_set_bytes{namespace="ml",pod=~"trainer-.*",container!=""}) AverageValue 8Gi`,
+			`query sum(container_memory_working_set_bytes{container!="",namespace="ml",pod=~"trainer-.*"}) AverageValue 8Gi`,
 		)
 		percent := "true spec.metrics[5].resource.target: a percentage of the pods' requests of cpu"
 		if version == "v1" {
@@ -61,10 +61,10 @@ func TestNoSignal(t *testing.T) {
 	f(KindHPA, `targetCPUUtilizationPercentage: 80`, "spec.targetCPUUtilizationPercentage: 80 %", "spec.signals: no metric has an equivalent")
 	f(KindHPA, `metrics: [{type: Resource, resource: {name: cpu, targetAverageUtilization: 50}}]`, "spec.metrics[0].resource.target: a percentage")
 	f(KindHPA, `metrics: [{type: Pods, pods: {targetAverageValue: 50}}]`, "spec.metrics[0]: a metric of type \"Pods\" has no name")
-	f(KindHPA, `metrics: [{type: Pods, pods: {metricName: a}}]`, "spec.metrics[0].pods.target: has no averageValue")
-	f(KindHPA, `metrics: [{type: Object, object: {metricName: a, target: {kind: Service, name: a}}}]`, "spec.metrics[0].object.target: has no value")
+	f(KindHPA, `metrics: [{type: Pods, pods: {metricName: a}}]`, "spec.metrics[0].pods.target: an empty target of a has no averageValue")
+	f(KindHPA, `metrics: [{type: Object, object: {metricName: a, target: {kind: Service, name: a}}}]`, "spec.metrics[0].object.target: an empty target of a has no value")
 	f(KindHPA, `metrics: [{type: Pods}]`, `spec.metrics[0].type: "Pods" without its field`)
-	f(KindHPA, `metrics: [{type: Pods, pods: {metricName: a, targetAverageValue: -1}}]`, "spec: the GPUAutoscaler is refused: spec.signals[0].target")
+	f(KindHPA, `metrics: [{type: Pods, pods: {metricName: a, targetAverageValue: -1}}]`, "spec.metrics[0].pods: a with the target AverageValue -1: the signal is refused: spec.signals[0].target")
 	f(KindScaledObject, `triggers: [{type: cron}]`, "spec.triggers[0]: a schedule with start")
 
 	_, err := Convert(Document{KindHPA, []byte(`{metadata: {name: a, annotations: {autoscaling.alpha.kubernetes.io/metrics: "[{"}}, spec: {` + target + `}}`)}, Options{})

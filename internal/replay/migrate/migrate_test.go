@@ -5,6 +5,7 @@ package migrate
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
@@ -82,9 +83,9 @@ func TestHPA(t *testing.T) {
 	wantSignals(t, r,
 		"gpu DCGM_FI_DEV_GPU_UTIL AverageValue 60",
 		"pods vllm:num_requests_waiting AverageValue 4",
-		`query max(chat_gpu_avg{namespace="ml",deployment="chat"}) Value 50`,
+		`query max(chat_gpu_avg{deployment="chat",namespace="ml"}) Value 50`,
 		`query sum(queue_depth{namespace="ml",topic="chat"}) AverageValue 30`,
-		`query sum(container_memory_working_set_bytes{namespace="ml",pod=~"chat-.*",container="server"}) AverageValue 8Gi`,
+		`query sum(container_memory_working_set_bytes{container="server",namespace="ml",pod=~"chat-.*"}) AverageValue 8Gi`,
 	)
 	wantNotes(t, r, "true spec.metrics[4].resource.target", "`preset: vllm`", "false spec.behavior.scaleUp", "spec.metrics[3].external: the server of external.metrics")
 	if s := r.Object.Spec; *s.MinReplicas != 1 || s.MaxReplicas != 12 || *s.Behavior.ScaleDown.StabilizationWindowSeconds != 120 {
@@ -123,7 +124,7 @@ externalRules:
 	got := signals(r)
 	for i, want := range map[int]string{
 		2: `gpu DCGM_FI_DEV_GPU_UTIL AverageValue 50`,
-		3: `query sum(max(kafka_lag{topic="chat",namespace="ml"})) AverageValue 30`,
+		3: `query sum(max(kafka_lag{namespace="ml",topic="chat"})) AverageValue 30`,
 	} {
 		if got[i] != want {
 			t.Errorf("%s, want %s", got[i], want)
@@ -138,8 +139,8 @@ externalRules:
 func TestScaledObject(t *testing.T) {
 	r := convert(t, "testdata/scaledobject.yaml", Options{})
 	wantSignals(t, r, `query sum(vllm:num_requests_running{namespace="ml"}) + sum(vllm:num_requests_waiting{namespace="ml"}) AverageValue 8 activation 1`)
-	wantNotes(t, r, "spec.triggers[1]: the schedule cron-1: at least 3 replicas", "true spec.triggers[2]", "true spec.triggers[3]: kafka", `true spec.advanced.scalingModifiers: the formula "a + b"`, "spec.cooldownPeriod: 120 s: behavior.scaleDown.toZeroSeconds",
-		"spec.idleReplicaCount: 0: minReplicas becomes 0", "ignoreNullValues", "restoreToOriginalReplicaCount", "authModes, authenticationRef")
+	wantNotes(t, r, "spec.triggers[1]: the schedule cron-1 (\"0 8 * * *\" for 10h0m0s): at least 3 replicas", "true spec.triggers[2]", "true spec.triggers[3]: the trigger kafka (topic=x)", `true spec.advanced.scalingModifiers: the formula a + b (target "5"`, "spec.cooldownPeriod: 120 s: behavior.scaleDown.toZeroSeconds",
+		"spec.idleReplicaCount: 0: minReplicas becomes 0", "ignoreNullValues", "restoreToOriginalReplicaCount", "authModes=bearer, authenticationRef TriggerAuthentication prometheus")
 	s := r.Object.Spec
 	if c := s.Schedules; len(c) != 1 || c[0].Cron != "0 8 * * *" || c[0].Duration.Duration != 10*time.Hour || c[0].TimeZone != "UTC" || *c[0].MinReplicas != 3 {
 		t.Errorf("%+v", c)
@@ -188,6 +189,9 @@ func TestCronTrigger(t *testing.T) {
 			{type: cron, name: Office Hours, metadata: {timezone: Europe/Berlin, start: "`+start+`", end: "`+end+`", desiredReplicas: "3"}}]}`)
 		got := ""
 		for _, s := range r.Object.Spec.Schedules {
+			if got != "" {
+				got += "; "
+			}
 			got += fmt.Sprintf("%s %s %s %v %d", s.Name, s.TimeZone, s.Cron, s.Duration.Duration, *s.MinReplicas)
 		}
 		if got != want {
@@ -199,9 +203,86 @@ func TestCronTrigger(t *testing.T) {
 	}
 	f("0 8 * * 1-5", "30 18 * * 1-5", "office-hours Europe/Berlin 0 8 * * 1-5 10h30m0s 3")
 	f("0 22 * * *", "0 6 * * *", "office-hours Europe/Berlin 0 22 * * * 8h0m0s 3")
-	f("*/5 8 * * *", "0 18 * * *", "")
-	f("0 8 * * 1", "0 18 * * 5", "")
+	// KEDA waits for the last start before an end.
+	f("*/5 8 * * *", "0 18 * * *", "office-hours Europe/Berlin 55 8 * * * 9h5m0s 3")
+	f("0 8 * * *", "0 18 * * 5", "office-hours Europe/Berlin 0 8 * * 5 10h0m0s 3")
+	// Windows over several days, over midnight and over the weekend.
+	f("0 8 * * 1", "0 18 * * 5", "office-hours Europe/Berlin 0 8 * * 1 106h0m0s 3")
+	f("0 0 * * 6", "0 0 * * 1", "office-hours Europe/Berlin 0 0 * * 6 48h0m0s 3")
+	f("0 20 * * 1-5", "0 8 * * 2-6", "office-hours Europe/Berlin 0 20 * * 1-5 12h0m0s 3")
+	f("0 22 * * 1-5", "0 6 * * 1-5", "office-hours Europe/Berlin 0 22 * * 1-4 8h0m0s 3; office-hours-2 Europe/Berlin 0 22 * * 5 56h0m0s 3")
+	f("0 8 * * MON,wed,5-7", "30 9 ? JAN-DEC *", "office-hours Europe/Berlin 0 8 * * 0-1,3,5-6 1h30m0s 3")
+	f("0 8,14 * * *", "0 12,18 * * *", "office-hours Europe/Berlin 0 8 * * * 4h0m0s 3; office-hours-2 Europe/Berlin 0 14 * * * 4h0m0s 3")
+	f("0 8 1 * *", "0 18 1 * *", "office-hours Europe/Berlin 0 8 1 * * 10h0m0s 3")
+	f("0 22 1 * *", "0 6 1 * *", "") // of the next month
 	f("0 8 * * *", "0 8 * * *", "")
+	f("0 8 * * 9", "0 9 * * *", "")
+	f("@daily", "0 9 * * *", "")
+	f("* * * * *", "* * * * *", "")
+}
+
+// The schedules are active in the minutes in which KEDA's windows are, whatever the expressions.
+func TestCronWindowsAreThoseOfKEDA(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	field := func(low, high int) string {
+		a, b := low+random.IntN(high-low+1), low+random.IntN(high-low+1)
+		switch random.IntN(6) {
+		case 0:
+			return "*"
+		case 1:
+			return fmt.Sprintf("%d-%d", min(a, b), max(a, b))
+		case 2:
+			return fmt.Sprintf("%d,%d", a, b)
+		case 3:
+			return fmt.Sprintf("*/%d", 1+random.IntN(high))
+		}
+		return fmt.Sprint(a)
+	}
+	translated := 0
+	for range 3000 {
+		expr := func() string {
+			return fmt.Sprintf("%d %s * * %s", random.IntN(60), field(0, 23), field(0, 6))
+		}
+		start, end := expr(), expr()
+		windows, err := windowsOf(start, end)
+		if err != nil {
+			continue
+		}
+		translated++
+		from, err1 := parseCron(start)
+		to, err2 := parseCron(end)
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		starts, ends := from.minutes(), to.minutes()
+		next := func(set []bool, at int) int {
+			for i := 1; ; i++ {
+				if set[(at+i)%minutesOfWeek] {
+					return i
+				}
+			}
+		}
+		got := make([]bool, minutesOfWeek)
+		for _, w := range windows {
+			c, err := parseCron(w.cron)
+			if err != nil {
+				t.Fatalf("%s: %v", w.cron, err)
+			}
+			for at, is := range c.minutes() {
+				for i := 0; is && i < int(w.duration/time.Minute); i++ {
+					got[(at+i)%minutesOfWeek] = true
+				}
+			}
+		}
+		for at := range got {
+			if want := next(ends, at) < next(starts, at); got[at] != want {
+				t.Fatalf("%s to %s becomes %+v: active %v at minute %d of the week, and KEDA %v", start, end, windows, got[at], at, want)
+			}
+		}
+	}
+	if translated < 1000 {
+		t.Errorf("%d of 3000 were translated", translated)
+	}
 }
 
 func parse(t *testing.T, kind, spec string) *Result {
@@ -262,7 +343,7 @@ func TestScaledObjectCases(t *testing.T) {
 	f(`triggers: [{type: prometheus, metadata: {query: up, threshold: "1", activationThreshold: x}}]`, "true spec.triggers[0].metadata.activationThreshold")
 	f(`triggers: [{type: cpu, metricType: Utilization, metadata: {value: "50"}}]`, "true spec.triggers[0].target: a percentage")
 	r = f(`triggers: [{type: memory, metricType: AverageValue, metadata: {value: 1Gi}}]`)
-	wantSignals(t, r, `query sum(container_memory_working_set_bytes{namespace="ml",pod=~"a-.*",container!=""}) AverageValue 1Gi activation 0`)
+	wantSignals(t, r, `query sum(container_memory_working_set_bytes{container!="",namespace="ml",pod=~"a-.*"}) AverageValue 1Gi activation 0`)
 }
 
 // The annotations that pause a ScaledObject, or one of its directions, have equivalents. KEDA takes what is no boolean
@@ -341,7 +422,7 @@ rules:
 externalRules:
 - {seriesQuery: queue, resources: *pods, metricsQuery: "sum(<<.Series>>{<<.LabelMatchers>>})"}
 resourceRules: {}
-`))
+`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,6 +67,13 @@ func (r *Result) lose(field, format string, args ...any) {
 	r.Notes = append(r.Notes, Note{Field: field, Text: fmt.Sprintf(format, args...), Lost: true})
 }
 
+// loseOnce adds a note, unless the field has one.
+func (r *Result) loseOnce(field, text string) {
+	if !slices.ContainsFunc(r.Notes, func(n Note) bool { return n.Lost && n.Field == field }) {
+		r.lose(field, "%s", text)
+	}
+}
+
 func (r *Result) unsimulated(field, format string, args ...any) {
 	r.Unsimulated = append(r.Unsimulated, Note{Field: field, Text: fmt.Sprintf(format, args...)})
 }
@@ -74,6 +82,8 @@ func (r *Result) unsimulated(field, format string, args ...any) {
 const (
 	KindHPA          = "HorizontalPodAutoscaler"
 	KindScaledObject = "ScaledObject"
+	// KindPrometheusRule has recording rules, which tell whose series a metric is.
+	KindPrometheusRule = "PrometheusRule"
 )
 
 // Options are what is known beside the object.
@@ -81,6 +91,10 @@ type Options struct {
 	// Rules are those of prometheus-adapter, which tell the queries behind the names of
 	// custom and external metrics; nil: unknown.
 	Rules *adapter.RuleSet
+	// Recorded are the expressions of recording rules, by the names of their series.
+	Recorded map[string]string
+	// Namespace is that of objects which name none; empty: the one to which they are applied.
+	Namespace string
 }
 
 // Document is one object of a file.
@@ -103,6 +117,8 @@ func Split(file string, b []byte) (out []Document, err error) {
 		var head struct {
 			Kind  string           `json:"kind"`
 			Items []map[string]any `json:"items"`
+			// Groups are those of a file of Prometheus, which has no kind.
+			Groups []any `json:"groups"`
 		}
 		if err := yaml.Unmarshal(doc, &head); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
@@ -114,6 +130,9 @@ func Split(file string, b []byte) (out []Document, err error) {
 			}
 			kind, _ := item["kind"].(string)
 			out = append(out, Document{kind, text})
+		}
+		if head.Kind == "" && len(head.Groups) > 0 {
+			head.Kind = KindPrometheusRule
 		}
 		if head.Kind != "" && !strings.HasSuffix(head.Kind, "List") {
 			out = append(out, Document{head.Kind, doc})
@@ -135,9 +154,19 @@ func Convert(d Document, o Options) (*Result, error) {
 
 // objectMeta is what is read of an object's metadata.
 type objectMeta struct {
-	Name        string            `json:"name"`
-	Namespace   string            `json:"namespace"`
-	Annotations map[string]string `json:"annotations"`
+	Name            string            `json:"name"`
+	Namespace       string            `json:"namespace"`
+	Labels          map[string]string `json:"labels"`
+	Annotations     map[string]string `json:"annotations"`
+	Finalizers      []string          `json:"finalizers"`
+	OwnerReferences []struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Name       string `json:"name"`
+		UID        string `json:"uid"`
+		Controller *bool  `json:"controller"`
+		Blocks     *bool  `json:"blockOwnerDeletion"`
+	} `json:"ownerReferences"`
 }
 
 // newResult starts a result with the name and the target of the original.

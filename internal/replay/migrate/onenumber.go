@@ -4,7 +4,6 @@ package migrate
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -17,29 +16,24 @@ import (
 // return one number. Several series are added up for a target per replica, as the HPA does
 // with external metrics. For a target of the whole, GPUs are averaged, and of other series
 // the greatest counts.
-func (c *converter) toOneNumber(promql string, kind v1alpha1.TargetType, field string) string {
-	expr, err := queries.ParseExpr(promql)
-	if err != nil || isOneNumber(expr) {
-		return promql // an extension of PromQL is left as it is
+func (c *converter) toOneNumber(expr parser.Expr, kind v1alpha1.TargetType, field string) parser.Expr {
+	if isOneNumber(expr) {
+		return expr
 	}
-	op := "max"
+	op := parser.ItemType(parser.MAX)
 	if kind == v1alpha1.AverageValue {
-		op = "sum"
+		op = parser.SUM
 	} else if metrics, _, ok := summands(expr); ok && len(metrics) == 1 && isGPUMetric(metrics[0]) {
-		op = "avg"
+		op = parser.AVG
 	}
 	c.result.note(field, "the query %q may return several series, and a signal needs one number: the %s of them is taken. Check that they are those of the workload",
-		excerptOf(promql), map[string]string{"max": "greatest", "sum": "sum", "avg": "mean"}[op])
-	return op + "(" + promql + ")"
+		excerptOf(expr.String()), map[parser.ItemType]string{parser.MAX: "greatest", parser.SUM: "sum", parser.AVG: "mean"}[op])
+	return &parser.AggregateExpr{Op: op, Expr: expr}
 }
 
 // noteWorkloadLabels notes labels of workloads in selectors of GPUs' series: those have the
 // pod only, unless the exporter or the Prometheus adds labels.
-func (c *converter) noteWorkloadLabels(promql, field string) {
-	expr, err := queries.ParseExpr(promql)
-	if err != nil {
-		return
-	}
+func (c *converter) noteWorkloadLabels(expr parser.Expr, field string) {
 	for _, s := range parser.ExtractSelectors(expr) {
 		if !slices.ContainsFunc(s, func(m *labels.Matcher) bool {
 			return m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual && isGPUMetric(m.Value)
@@ -122,10 +116,10 @@ func isOneOfTwo(e *parser.BinaryExpr, fixed []string) bool {
 // ofWorkload limits the selectors of an adapter's query to the pods of the workload, by
 // the prefix of their names. It is not ok if a selector leaves out the matchers of the
 // request: then the query reads the pods of all workloads.
-func ofWorkload(promql, podLabel, workload string) (limited string, ok bool) {
-	expr, err := queries.ParseExpr(promql)
+func ofWorkload(text, podLabel, workload string) (limited string, ok bool) {
+	expr, err := queryParser.ParseExpr(text)
 	if err != nil {
-		return promql, false
+		return text, false
 	}
 	ok = true
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
@@ -140,7 +134,7 @@ func ofWorkload(promql, podLabel, workload string) (limited string, ok bool) {
 			ok = false
 			return nil
 		}
-		m, err := labels.NewMatcher(labels.MatchRegexp, podLabel, strings.ReplaceAll(workload, ".", `\.`)+"-.*")
+		m, err := labels.NewMatcher(labels.MatchRegexp, podLabel, podsOf(workload))
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import "testing"
 func TestIsOneNumber(t *testing.T) {
 	f := func(promql string, want bool) {
 		t.Helper()
-		expr, err := queries.ParseExpr(promql)
+		expr, err := queryParser.ParseExpr(promql)
 		if err != nil {
 			t.Fatal(err)
 		}

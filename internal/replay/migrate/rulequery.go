@@ -29,8 +29,8 @@ func objectQuery(r *adapter.Rule, series string, o *adapter.Objects, s *metav1.L
 	if o.Selector, err = selectorOf(s); err != nil {
 		return "", err
 	}
-	promql, _, err := r.Query(series, o)
-	return promql, err
+	text, _, err := r.Query(series, o)
+	return text, err
 }
 
 // externalQuery returns the query that the adapter runs for an external metric.
@@ -57,7 +57,7 @@ func (c *converter) addRuleQuery(r *adapter.Rule, series string, m *metricID, va
 		return
 	}
 	c.result.note(field, "the query is that of the adapter's %s, over the workload's pods. It selects them by the prefix of their names: check it", r.Path)
-	c.addValueQuery("sum("+query+")", value, v1alpha1.AverageValue, field)
+	c.addValueQuery(sumOf(query), value, v1alpha1.AverageValue, field)
 }
 
 // isPlain reports whether a rule's value of a pod is the mean, sum or maximum of the
@@ -71,11 +71,11 @@ func isPlain(r *adapter.Rule, series string) bool {
 // without an aggregation, an empty text. The series may be smoothed, such as by
 // avg_over_time. It is not ok for other queries.
 func aggregateOf(r *adapter.Rule, series string) (op string, ok bool) {
-	promql, err := r.Example(series)
+	text, err := r.Example(series)
 	if err != nil {
 		return "", false
 	}
-	expr, err := queries.ParseExpr(promql)
+	expr, err := queryParser.ParseExpr(text)
 	if err != nil {
 		return "", false
 	}

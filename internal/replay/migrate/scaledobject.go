@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
@@ -55,6 +54,7 @@ type trigger struct {
 	MetricType        string            `json:"metricType"`
 	UseCachedMetrics  bool              `json:"useCachedMetrics"`
 	AuthenticationRef *struct {
+		Kind string `json:"kind"`
 		Name string `json:"name"`
 	} `json:"authenticationRef"`
 }
@@ -70,9 +70,11 @@ const kedaMaxReplicas = 100
 
 func convertScaledObject(text []byte, o Options) (*Result, error) {
 	var in scaledObject
-	if err := yaml.Unmarshal(text, &in); err != nil {
+	rest, err := decode(text, &in)
+	if err != nil {
 		return nil, fmt.Errorf("ScaledObject: %w", err)
 	}
+	in.Metadata.Namespace = cmp.Or(in.Metadata.Namespace, o.Namespace)
 	s := &in.Spec
 	if s.ScaleTargetRef.Name == "" {
 		return nil, fmt.Errorf("ScaledObject %q has no spec.scaleTargetRef.name", in.Metadata.Name)
@@ -93,15 +95,18 @@ func convertScaledObject(text []byte, o Options) (*Result, error) {
 	r.annotations(in.Metadata.Annotations)
 	r.advanced(s.Advanced, in.Metadata.Annotations)
 	r.fallback(s.Fallback)
-	c := converter{result: r, options: o, namespace: in.Metadata.Namespace, zeroIfMissing: true, named: map[string]int{}}
+	c := r.converter(o, &in.Metadata)
+	c.zeroIfMissing, c.behaviorField = true, "spec.advanced.horizontalPodAutoscalerConfig.behavior"
 	for i := range s.Triggers {
 		before := len(r.Object.Spec.Signals)
 		c.trigger(&s.Triggers[i], fmt.Sprintf("spec.triggers[%d]", i))
 		c.nameSignal(&s.Triggers[i], before)
 	}
+	r.leftOver(rest, &in.Metadata)
 	c.finish()
 	c.cooldown(&in)
 	c.modifiers(&in)
+	c.accept()
 	return r, nil
 }
 
@@ -111,7 +116,7 @@ func (r *Result) timing(in *scaledObject) {
 	if s.PollingInterval != nil {
 		r.note("spec.pollingInterval", "%d s: a GPUAutoscaler decides every second", *s.PollingInterval)
 	}
-	if s.InitialCooldownPeriod != nil && *s.InitialCooldownPeriod > 0 {
+	if s.InitialCooldownPeriod != nil {
 		r.lose("spec.initialCooldownPeriod", "%d s: a new GPUAutoscaler waits for its scale-down window instead", *s.InitialCooldownPeriod)
 	}
 	if s.IdleReplicaCount == nil {
@@ -126,11 +131,19 @@ func (r *Result) timing(in *scaledObject) {
 	r.lose("spec.idleReplicaCount", "%d: only 0 has an equivalent", *s.IdleReplicaCount)
 }
 
+// pauseAnnotations are those of KEDA that are read.
+var pauseAnnotations = []string{
+	"autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas", "autoscaling.keda.sh/paused-scale-in", "autoscaling.keda.sh/paused-scale-out", "autoscaling.keda.sh/force-activation",
+}
+
 // annotations is about KEDA's annotations.
 func (r *Result) annotations(a map[string]string) {
-	if _, holds := a["autoscaling.keda.sh/paused-replicas"]; holds || isSet(a, "autoscaling.keda.sh/paused") {
+	if n, holds := a["autoscaling.keda.sh/paused-replicas"]; holds || isSet(a, "autoscaling.keda.sh/paused") {
 		r.Object.Spec.Actuation = v1alpha1.ActuationAdvise
-		r.note("metadata.annotations", "KEDA is paused: the GPUAutoscaler is in advice mode (actuation: Advise)")
+		if holds {
+			n = " at " + n + " replicas"
+		}
+		r.note("metadata.annotations", "KEDA is paused%s: the GPUAutoscaler is in advice mode (actuation: Advise)", n)
 	}
 	if isSet(a, "autoscaling.keda.sh/force-activation") {
 		r.lose("metadata.annotations", "autoscaling.keda.sh/force-activation: set minReplicas")
@@ -174,8 +187,11 @@ func (r *Result) advanced(a *advanced, annotations map[string]string) {
 	if a == nil {
 		return
 	}
+	if a.HPA != nil && a.HPA.Name != "" {
+		r.note("spec.advanced.horizontalPodAutoscalerConfig.name", "%s: a GPUAutoscaler scales without a HorizontalPodAutoscaler", a.HPA.Name)
+	}
 	if a.RestoreToOriginal {
-		r.lose("spec.advanced.restoreToOriginalReplicaCount", "a GPUAutoscaler that is deleted leaves the replicas as they are; with onDelete: Restore, it sets those from before it scaled")
+		r.lose("spec.advanced.restoreToOriginalReplicaCount", "true: a GPUAutoscaler that is deleted leaves the replicas as they are; with onDelete: Restore, it sets those from before it scaled")
 	}
 }
 
@@ -190,32 +206,86 @@ func (r *Result) fallback(f *fallback) {
 		r.note("spec.fallback", "KEDA sets %d replicas. missingData: %d never scales down: it sets the greater of the current replicas and %d", f.Replicas, f.Replicas, f.Replicas)
 	case "currentReplicasIfHigher":
 		r.Object.Spec.MissingData = &n
+		r.note("spec.fallback", "currentReplicasIfHigher, %d replicas: missingData: %d", f.Replicas, f.Replicas)
 	case "currentReplicas":
-		r.note("spec.fallback", "is the default: missingData: Hold")
+		r.note("spec.fallback", "currentReplicas is the default, missingData: Hold; replicas %d is not used", f.Replicas)
 	default:
-		r.lose("spec.fallback.behavior", "%s: missing data never scales a GPUAutoscaler down; it holds", f.Behavior)
+		r.lose("spec.fallback.behavior", "%s, %d replicas: missing data never scales a GPUAutoscaler down; it holds", f.Behavior, f.Replicas)
 	}
 	r.note("spec.fallback.failureThreshold", "%d failures: a GPUAutoscaler reacts when no signal has had a value for a minute", f.FailureThreshold)
 }
 
 // trigger translates one trigger.
 func (c *converter) trigger(t *trigger, field string) {
+	before := len(c.result.Object.Spec.Signals)
+	lose := func(why string) { c.result.lose(field, "%s: %s", t, why) }
+	var known []string // keys of the metadata that are read or named
 	switch t.Type {
 	case "prometheus":
 		c.prometheusTrigger(t, field)
+		known = prometheusKeys
 	case "cpu", "memory":
 		c.resourceTrigger(t, field)
-	case "external", "external-push":
-		c.result.lose(field, "the scaler %s is a gRPC service: GPUPilot calls none. Use the metric behind it as gpu, pods or query", t.Metadata["scalerAddress"])
+		known = []string{"value", "type", "containerName"}
 	case "cron":
 		c.cronTrigger(t, field)
+		known = []string{"start", "end", "desiredReplicas", "timezone"}
+	case "external", "external-push":
+		lose("a gRPC service, and GPUPilot calls none. Use the metric behind it as gpu, pods or query")
 	case "metrics-api":
-		c.result.lose(field, "a JSON document: expose the value in the Prometheus format, and use pods or query")
+		lose("a JSON document: expose the value in the Prometheus format, and use pods or query")
 	case "kubernetes-workload":
-		c.result.lose(field, "a number of pods: use a query, such as count(kube_pod_info{…}), where kube-state-metrics or the controller's own series have it")
+		lose("a number of pods: use a query, such as count(kube_pod_info{…}), where kube-state-metrics or the controller's own series have it")
 	default:
-		c.result.lose(field, "%s: scrape an exporter of that system, and use its metric in a query", t.Type)
+		lose("scrape an exporter of that system, and use its metric in a query")
 	}
+	if known == nil {
+		return
+	}
+	if text := pairs(t.Metadata, func(key string) bool { return slices.Contains(known, key) }); text != "" {
+		c.result.lose(field+".metadata", "%s: has no equivalent", text)
+	}
+	if t.UseCachedMetrics {
+		c.result.note(field+".useCachedMetrics", "true: the controller asks each query once, whoever needs it")
+	}
+	if t.AuthenticationRef != nil && t.Type != "prometheus" {
+		c.result.lose(field+".authenticationRef", "%s: has no equivalent", t.auth())
+	}
+	if t.Name != "" && len(c.result.Object.Spec.Signals) == before && t.Type != "cron" {
+		c.result.lose(field+".name", "%s: the trigger has no equivalent", t.Name)
+	}
+}
+
+// prometheusKeys are the keys of the metadata of a prometheus trigger that are read or named.
+var prometheusKeys = append([]string{"query", "threshold", "activationThreshold", "ignoreNullValues", "serverAddress", "namespace"}, credentialKeys...)
+
+// credentialKeys are those of the connection.
+var credentialKeys = []string{"authModes", "customHeaders", "unsafeSsl", "awsRegion", "queryParameters", "timeout"}
+
+func (t *trigger) auth() string {
+	text := cmp.Or(t.AuthenticationRef.Kind, "TriggerAuthentication") + " " + t.AuthenticationRef.Name
+	return strings.TrimSpace(text)
+}
+
+// String is a trigger with all that it has, for a note.
+func (t *trigger) String() string {
+	out := "the trigger " + t.Type
+	if t.Name != "" {
+		out += " " + t.Name
+	}
+	if t.MetricType != "" {
+		out += ", " + t.MetricType
+	}
+	if t.AuthenticationRef != nil {
+		out += ", " + t.auth()
+	}
+	if t.UseCachedMetrics {
+		out += ", useCachedMetrics"
+	}
+	if text := pairs(t.Metadata, nil); text != "" {
+		out += " (" + text + ")"
+	}
+	return out
 }
 
 func (c *converter) prometheusTrigger(t *trigger, field string) {
@@ -223,7 +293,7 @@ func (c *converter) prometheusTrigger(t *trigger, field string) {
 	query, threshold := strings.TrimSpace(md["query"]), md["threshold"]
 	value, err := resource.ParseQuantity(threshold)
 	if query == "" || err != nil || value.Sign() <= 0 {
-		c.result.lose(field+".metadata", "no query, or the threshold %q is not a number above 0", threshold)
+		c.result.lose(field+".metadata", "%s: no query, or the threshold %q is not a number above 0", t, threshold)
 		return
 	}
 	kind := v1alpha1.AverageValue
@@ -232,12 +302,14 @@ func (c *converter) prometheusTrigger(t *trigger, field string) {
 	case "Value":
 		kind = v1alpha1.Value
 	default:
-		c.result.lose(field+".metricType", "%s is not one of the prometheus trigger", t.MetricType)
+		c.result.lose(field+".metricType", "%s is not one of the prometheus trigger: %s", t.MetricType, t)
 		return
 	}
 	c.activation = c.activationOf(md["activationThreshold"], field)
 	if md["ignoreNullValues"] != "false" {
-		c.result.note(field+".metadata.ignoreNullValues", "an empty result is 0 for KEDA and scales to the minimum. Here it is missing data, and holds. If empty means 0, append: or vector(0)")
+		c.result.note(field+".metadata.ignoreNullValues", "an empty result is 0 for KEDA and scales to the minimum. Here it is missing data, and holds. If the series are absent without load, append: or vector(0)")
+	} else {
+		c.result.note(field+".metadata.ignoreNullValues", "false: as here, an empty result is missing data")
 	}
 	c.backendNotes(t, field)
 	c.addValueQuery(query, value, kind, field)
@@ -264,13 +336,13 @@ func (c *converter) backendNotes(t *trigger, field string) {
 		c.result.note(field+".metadata.serverAddress", "%s: the controller has one backend for all queries: --prometheus-url, or its own windows", a)
 	}
 	var credentials []string
-	for _, key := range []string{"authModes", "customHeaders", "unsafeSsl", "awsRegion", "queryParameters"} {
+	for _, key := range credentialKeys {
 		if t.Metadata[key] != "" {
-			credentials = append(credentials, key)
+			credentials = append(credentials, key+"="+shown(t.Metadata[key]))
 		}
 	}
 	if t.AuthenticationRef != nil {
-		credentials = append(credentials, "authenticationRef")
+		credentials = append(credentials, "authenticationRef "+t.auth())
 	}
 	if len(credentials) > 0 {
 		slices.Sort(credentials)
@@ -286,6 +358,9 @@ func (c *converter) resourceTrigger(t *trigger, field string) {
 	target := hpaTarget{}
 	if q, err := resource.ParseQuantity(t.Metadata["value"]); err == nil && (t.MetricType == "AverageValue" || t.Metadata["type"] == "AverageValue") {
 		target.AverageValue = &q
+	}
+	if target.AverageValue == nil {
+		target.Type = strings.TrimSpace(cmp.Or(t.MetricType, t.Metadata["type"]) + " " + t.Metadata["value"])
 	}
 	c.resourceMetric(t.Type, t.Metadata["containerName"], &target, field)
 }

@@ -4,6 +4,7 @@ package migrate
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/scale/peers"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -29,12 +31,23 @@ type converter struct {
 	result    *Result
 	options   Options
 	namespace string
+	scope     *scope.Scope
+	// refused says that the API server would refuse the object, whatever its signals are.
+	refused bool
+	// signalFields and scheduleFields are the fields of the source behind the signals and the
+	// schedules, and behaviorField the one behind the behavior.
+	signalFields, scheduleFields []string
+	behaviorField                string
 	// activation is the threshold of a KEDA trigger; nil: none.
 	activation *resource.Quantity
 	// zeroIfMissing is true for KEDA's triggers, where an empty result is 0.
 	zeroIfMissing bool
-	// named are the signals by the names of KEDA's triggers.
-	named map[string]int
+	// named are the names of the signals by those of KEDA's triggers.
+	named map[string]string
+}
+
+func (r *Result) converter(o Options, m *objectMeta) *converter {
+	return &converter{result: r, options: o, namespace: m.Namespace, scope: newScope(), named: map[string]string{}}
 }
 
 var podsResource = schema.GroupResource{Resource: "pods"}
@@ -53,8 +66,9 @@ func (c *converter) find(name string, r schema.GroupResource) (*adapter.Rule, st
 	return c.options.Rules.Find(name, r)
 }
 
-// add appends a signal.
-func (c *converter) add(s v1alpha1.Signal, value resource.Quantity, kind v1alpha1.TargetType) {
+// add appends a signal of a field of the source.
+func (c *converter) add(s v1alpha1.Signal, value resource.Quantity, kind v1alpha1.TargetType, field string) {
+	c.signalFields = append(c.signalFields, field)
 	s.Target = &v1alpha1.Target{Type: kind, Value: value}
 	if s.Query != nil {
 		s.Activation = c.activation
@@ -65,35 +79,27 @@ func (c *converter) add(s v1alpha1.Signal, value resource.Quantity, kind v1alpha
 // addPodMetric adds a signal of a pod's GPUs or of its own metric, whose target is per
 // replica.
 func (c *converter) addPodMetric(name string, value resource.Quantity, kind peers.Kind, field string) {
+	if expr, ok := c.options.Recorded[name]; ok && !isGPUMetric(name) {
+		c.result.note(field, "a recording rule makes %s (%s): load it into the controller, or set --prometheus-url. The query selects the pods by the prefix of their names: check it", name, excerptOf(expr))
+		query := "sum(" + selector(name, c.matchers("pod=~"+strconv.Quote(podsOf(c.result.Object.Spec.ScaleTargetRef.Name)))) + ")"
+		c.addValueQuery(query, value, v1alpha1.AverageValue, field)
+		return
+	}
+	if !metricName.MatchString(name) {
+		c.result.lose(field, "%s (target %s): this is not the name of a metric of pods: its server makes it of something else. Write a query of the series behind it, or give prometheus-adapter's file (--adapter-config)", name, value.String())
+		return
+	}
 	s := v1alpha1.Signal{GPU: &v1alpha1.GPUSignal{Metric: name}}
 	if !isGPUMetric(name) {
 		s = v1alpha1.Signal{Pods: &v1alpha1.PodsSignal{Metric: name}}
 		if preset, ok := presetOf(name); ok {
 			c.result.note(field, "%s is a metric of %s: `preset: %s` reads the requests, the queue and the cache, and counts a burst once", name, preset, preset)
 		} else {
-			c.result.note(field, "the pods must expose %s themselves (at /metrics of their only port, or set pods.port and pods.path)", name)
+			c.result.note(field, "the pods must expose %s themselves (at /metrics of their only port, or set pods.port and pods.path). If a recording rule makes it, give that beside (a PrometheusRule in the file)", name)
 		}
 	}
-	c.add(s, value, v1alpha1.AverageValue)
+	c.add(s, value, v1alpha1.AverageValue, field)
 	c.simulate(&s, value, kind, field)
-}
-
-// addValueQuery adds a query. If it may return several series, they are aggregated.
-func (c *converter) addValueQuery(promql string, value resource.Quantity, kind v1alpha1.TargetType, field string) {
-	c.noteWorkloadLabels(promql, field)
-	promql = c.toOneNumber(promql, kind, field)
-	s := v1alpha1.Signal{Query: &v1alpha1.QuerySignal{PromQL: promql}}
-	c.add(s, value, kind)
-	source, scale, mean, err := sourceOfQuery(promql)
-	if err != nil {
-		c.result.unsimulated(field, "%v", err)
-		return
-	}
-	k := peers.ObjectValue
-	if kind == v1alpha1.AverageValue {
-		k = peers.ExternalAverage
-	}
-	c.result.addPeerMetric(contender.HPAMetric{Kind: k, Source: source, Target: toFloat(value) * scale, Mean: mean, ZeroIfMissing: c.zeroIfMissing}, field)
 }
 
 // simulate adds a metric of the simulated HPA.
@@ -112,14 +118,14 @@ func (c *converter) simulate(s *v1alpha1.Signal, value resource.Quantity, kind p
 
 // sourceOfQuery finds the source of one pod's values behind a query that adds them up or
 // averages them; mean says which. The scale converts the query's unit to the source's.
-func sourceOfQuery(promql string) (source policy.Source, scale float64, mean bool, err error) {
-	expr, err := queries.ParseExpr(promql)
+func sourceOfQuery(text string) (source policy.Source, scale float64, mean bool, err error) {
+	expr, err := queryParser.ParseExpr(text)
 	if err != nil {
 		return source, 1, false, fmt.Errorf("the query is not PromQL: %w", err)
 	}
 	metrics, mean, ok := summands(expr)
 	if !ok {
-		return source, 1, false, fmt.Errorf("the query %q is neither the sum nor the mean of metrics that the simulated service has", excerptOf(promql))
+		return source, 1, false, fmt.Errorf("the query %q is neither the sum nor the mean of metrics that the simulated service has", excerptOf(text))
 	}
 	if ref, isGPU := names.Metric(metrics[0]); isGPU && len(metrics) == 1 {
 		return policy.Source{Kind: policy.GPU, Field: ref.Field}, ref.Scale, mean, nil
@@ -130,9 +136,6 @@ func sourceOfQuery(promql string) (source policy.Source, scale float64, mean boo
 	}
 	return source, 1, mean, nil
 }
-
-// queries parses the queries of objects.
-var queries = parser.NewParser(parser.Options{EnableExperimentalFunctions: true})
 
 // smoothing are the functions that leave a value about what it is.
 var smoothing = []string{"avg_over_time", "last_over_time", "ceil", "floor", "round"}
@@ -183,6 +186,9 @@ func presetOf(name string) (v1alpha1.Preset, bool) {
 	return "", false
 }
 
+// podsOf is a regular expression of the names of a workload's pods.
+func podsOf(workload string) string { return regexp.QuoteMeta(workload) + "-.*" }
+
 // matchers returns the matcher of the object's namespace and others, separated by commas.
 // Empty ones are left out.
 func (c *converter) matchers(others ...string) string {
@@ -203,52 +209,16 @@ func resourceOf(kind string) (schema.GroupResource, string) {
 }
 
 // selectorMatchers returns the labels of a selector as matchers.
-func selectorMatchers(s *metav1.LabelSelector) string {
+func selectorMatchers(s *metav1.LabelSelector) (string, error) {
 	if s == nil {
-		return ""
+		return "", nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
-		return ""
+		return "", err
 	}
-	text, err := adapter.Matchers(selector)
-	if err != nil {
-		return ""
-	}
-	return text
+	return adapter.Matchers(selector)
 }
 
 // excerptOf shortens a query for a note.
 func excerptOf(s string) string { return excerpt.Of(strings.Join(strings.Fields(s), " "), 80) }
-
-// finish checks the bounds and the whole object.
-func (c *converter) finish() {
-	r := c.result
-	spec := &r.Object.Spec
-	wakes := slices.ContainsFunc(spec.Signals, func(s v1alpha1.Signal) bool { return s.Query != nil })
-	switch {
-	case spec.MinReplicas == nil || *spec.MinReplicas > 0:
-	case wakes:
-		for i := range spec.Signals {
-			if s := &spec.Signals[i]; s.Query != nil && s.Activation == nil {
-				zero := resource.MustParse("0")
-				s.Activation = &zero
-			}
-		}
-	default:
-		one := int32(1)
-		spec.MinReplicas = &one
-		r.lose("spec.minReplicas", "0 needs a query with an activation, because pods have no metrics at zero replicas: minReplicas is 1")
-	}
-	r.Peer.Min, r.Peer.Max = 1, int(spec.MaxReplicas)
-	if spec.MinReplicas != nil {
-		r.Peer.Min = max(1, int(*spec.MinReplicas))
-	}
-	if len(spec.Signals) == 0 {
-		r.lose("spec.signals", "no metric has an equivalent: add a signal, such as `gpu: {metric: Utilization}` or `preset: vllm`")
-	} else if _, err := policy.Compile(r.Object); err != nil {
-		r.lose("spec", "the GPUAutoscaler is refused: %v", err)
-	} else {
-		r.usable = true
-	}
-}
