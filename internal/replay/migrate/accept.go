@@ -163,13 +163,13 @@ func (c *converter) pruneOne(spec *v1alpha1.GPUAutoscalerSpec, bad *field.Error)
 		}
 		spec.Schedules, c.scheduleFields = spec.Schedules[:maxSchedules], c.scheduleFields[:maxSchedules]
 	case strings.HasPrefix(bad.Field, "spec.behavior.scaleUp") && spec.Behavior != nil && spec.Behavior.ScaleUp != nil:
-		r.lose(c.behaviorField+".scaleUp", "is refused, and left out: %s", why)
+		r.lose(c.behaviorField+".scaleUp", "%s is refused, and left out: %s", shown(spec.Behavior.ScaleUp), why)
 		spec.Behavior.ScaleUp = nil
 	case strings.HasPrefix(bad.Field, "spec.behavior.scaleDown") && spec.Behavior != nil && spec.Behavior.ScaleDown != nil:
-		r.lose(c.behaviorField+".scaleDown", "is refused, and left out: %s", why)
+		r.lose(c.behaviorField+".scaleDown", "%s is refused, and left out: %s", shown(spec.Behavior.ScaleDown), why)
 		spec.Behavior.ScaleDown = nil
 	case bad.Field == "spec.missingData" && spec.MissingData != nil:
-		r.lose("spec.fallback", "is refused, and left out: %s", why)
+		r.lose("spec.fallback", "missingData: %s is refused, and left out: %s", spec.MissingData, why)
 		spec.MissingData = nil
 	case bad.Field == "spec.formula" && spec.Formula != "":
 		r.lose("spec.advanced.scalingModifiers", "the formula %s is refused, and left out: %s", spec.Formula, why)

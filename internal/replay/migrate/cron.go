@@ -17,7 +17,7 @@ import (
 )
 
 // cronTrigger translates windows with at least a number of replicas. In KEDA a window is active while the next end comes
-// before the next start.
+// before the next start: from the last start before an end to the last end before a start.
 func (c *converter) cronTrigger(t *trigger, field string) {
 	md, spec := t.Metadata, &c.result.Object.Spec
 	lose := func(format string, args ...any) {
@@ -46,7 +46,11 @@ func (c *converter) cronTrigger(t *trigger, field string) {
 		})
 		c.scheduleFields = append(c.scheduleFields, field)
 	}
-	c.result.note(field, "the schedule %s: at least %d replicas, which serve at the start (leadTime: Auto), where KEDA begins to start them then", strings.Join(names, ", "), n)
+	of := ""
+	if t.Name != "" && t.Name != names[0] {
+		of = " of " + t.Name
+	}
+	c.result.note(field, "from %q to %q, the schedule %s%s: at least %d replicas, which serve at the start (leadTime: Auto), where KEDA begins to start them then", md["start"], md["end"], strings.Join(names, ", "), of, n)
 }
 
 // scheduleName is a name that no schedule has.
@@ -91,10 +95,13 @@ func windowsOf(start, end string) ([]cronWindow, error) {
 		case !starts[at]:
 			continue
 		}
-		length := 1
-		for ; length < minutesOfWeek && !starts[(at+length)%minutesOfWeek] && !ends[(at+length)%minutesOfWeek]; length++ {
+		length := 0 // to the last end before the next start
+		for i := 1; i <= minutesOfWeek && (i == minutesOfWeek || !starts[(at+i)%minutesOfWeek]); i++ {
+			if ends[(at+i)%minutesOfWeek] {
+				length = i
+			}
 		}
-		if length == minutesOfWeek || starts[(at+length)%minutesOfWeek] {
+		if length == 0 {
 			continue // the next start comes before an end: KEDA waits for that one
 		}
 		key := [3]int{at / 60 % 24, at % 60, length}

@@ -23,7 +23,7 @@ import (
 )
 
 func convertHPA(text []byte, o Options) (*Result, error) {
-	in, rest, err := readHPA(text)
+	in, rest, written, err := readHPA(text)
 	if err != nil {
 		return nil, fmt.Errorf("HorizontalPodAutoscaler %s: %w", in.Metadata.Name, err)
 	}
@@ -40,7 +40,11 @@ func convertHPA(text []byte, o Options) (*Result, error) {
 	c.behaviorField = "spec.behavior"
 	c.ofScaledObject(&in)
 	for i := range in.Spec.Metrics {
-		c.hpaMetric(&in.Spec.Metrics[i], fmt.Sprintf("spec.metrics[%d]", i))
+		before, field := len(r.Object.Spec.Signals), fmt.Sprintf("spec.metrics[%d]", i)
+		c.hpaMetric(&in.Spec.Metrics[i], field)
+		if len(r.Object.Spec.Signals) == before {
+			r.lose(field, "as written: %s", valueAt(written, field))
+		}
 	}
 	if p := in.Spec.CPUPercent; p != nil {
 		r.lose("spec.targetCPUUtilizationPercentage", "%d %% of the pods' CPU requests: GPUPilot reads no CPU requests. %s", *p, insteadOfCPU)
@@ -219,19 +223,19 @@ func (c *converter) objectMetric(m *metricID, about *v1alpha1.CrossVersionObject
 		}
 		query, err := objectQuery(rule, series, &objects, m.Selector)
 		if err == nil {
-			c.result.note(field, "the query is that of the adapter's %s", rule.Path)
+			c.result.note(field, "the query is that of the adapter's %s for %s of the %s %s", rule.Path, m.Name, about.Kind, about.Name)
 			c.addValueQuery(query, *value, kind, field)
 			return
 		}
-		c.result.lose(field, "the adapter's %s: %v", rule.Path, err)
+		c.result.lose(field, "%s of the %s %s (target %s): the adapter's %s: %v", m.Name, about.Kind, about.Name, t, rule.Path, err)
 		return
 	}
 	selected, ok := c.mayGuess(m, about.Kind+" "+about.Name, field, *value, kind)
 	if !ok {
 		return
 	}
-	c.result.note(field, "prometheus-adapter decides what %s is: the query assumes a series of that name with the labels namespace and %s. "+
-		"Check it, or give the adapter's file (--adapter-config)", m.Name, label)
+	c.result.note(field, "prometheus-adapter decides what %s of the %s %s is: the query assumes a series of that name with the labels namespace and %s. "+
+		"Check it, or give the adapter's file (--adapter-config)", m.Name, about.Kind, about.Name, label)
 	c.addValueQuery(selector(m.Name, c.matchers(label+"="+strconv.Quote(about.Name), selected)), *value, kind, field)
 }
 
@@ -272,11 +276,11 @@ func (c *converter) externalMetric(m *metricID, t *hpaTarget, field string) {
 	if rule, series, ok := c.find(m.Name, schema.GroupResource{}); ok {
 		query, err := externalQuery(rule, series, c.namespace, m.Selector)
 		if err == nil {
-			c.result.note(field, "the query is that of the adapter's %s; the HPA adds up several series", rule.Path)
+			c.result.note(field, "the query is that of the adapter's %s for %s; the HPA adds up several series", rule.Path, m.Name)
 			c.addValueQuery(sumOf(query), *value, kind, field)
 			return
 		}
-		c.result.lose(field, "the adapter's %s: %v", rule.Path, err)
+		c.result.lose(field, "%s (target %s): the adapter's %s: %v", m.Name, t, rule.Path, err)
 		return
 	}
 	selected, ok := c.mayGuess(m, "external.metrics.k8s.io", field, *value, kind)

@@ -187,9 +187,9 @@ func (m *hpaMetric) toV2() {
 
 // readHPA reads an HPA of any version. The annotations of v1 count where the spec has no
 // field of the same meaning, as in the API server.
-func readHPA(text []byte) (in hpaObject, rest unread, err error) {
-	if rest, err = decode(text, &in); err != nil {
-		return in, nil, err
+func readHPA(text []byte) (in hpaObject, rest unread, written any, err error) {
+	if rest, written, err = decode(text, &in); err != nil {
+		return in, nil, nil, err
 	}
 	fromAnnotation := func(key string, has bool, to any) error {
 		value := in.Metadata.Annotations[key]
@@ -208,5 +208,5 @@ func readHPA(text []byte) (in hpaObject, rest unread, err error) {
 	for i := range in.Spec.Metrics {
 		in.Spec.Metrics[i].toV2()
 	}
-	return in, rest, err
+	return in, rest, written, err
 }

@@ -17,29 +17,27 @@ import (
 // unread are fields of the source that the translation does not know, with their values.
 type unread []Note
 
-// decode decodes an object as the API server does. What its type does not have is unread.
-func decode(text []byte, into any) (unread, error) {
+// decode decodes an object as the API server does. What its type does not have is unread. written is the whole object.
+func decode(text []byte, into any) (out unread, written any, err error) {
 	b, err := yaml.YAMLToJSON(text)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	unknown, err := strict.UnmarshalStrict(b, into)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var all any
-	if err := json.Unmarshal(b, &all); err != nil {
-		return nil, err
+	if err := json.Unmarshal(b, &written); err != nil {
+		return nil, nil, err
 	}
-	var out unread
 	for _, u := range unknown {
 		m := unknownField.FindStringSubmatch(u.Error())
 		if m == nil || slices.ContainsFunc(ofServer, func(p string) bool { return m[1] == p || strings.HasPrefix(m[1], p+".") }) {
 			continue
 		}
-		out = append(out, Note{Field: m[1], Text: valueAt(all, m[1])})
+		out = append(out, Note{Field: m[1], Text: valueAt(written, m[1])})
 	}
-	return out, nil
+	return out, written, nil
 }
 
 var unknownField = regexp.MustCompile(`^unknown field "(.*)"$`)
@@ -69,8 +67,8 @@ func valueAt(all any, path string) string {
 	return shown(all)
 }
 
-// maxShown bounds a value in a note.
-const maxShown = 500
+// maxShown bounds a value in a note, in bytes. A query has no more.
+const maxShown = 4096
 
 // shown is a value in a note.
 func shown(x any) string {
@@ -102,7 +100,7 @@ func (r *Result) leftOver(fields unread, m *objectMeta) {
 		r.note("metadata.annotations", "%s: not copied", text)
 	}
 	for _, o := range m.OwnerReferences {
-		r.note("metadata.ownerReferences", "%s %s made this %s, and may make it again: change that first", o.Kind, o.Name, r.Kind)
+		r.note("metadata.ownerReferences", "%s %s (%s) made this %s, and may make it again: change that first", o.Kind, o.Name, o.APIVersion, r.Kind)
 	}
 }
 

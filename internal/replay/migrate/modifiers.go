@@ -16,10 +16,16 @@ import (
 )
 
 // nameSignal gives the signal of a trigger the trigger's name, which a formula uses.
-func (c *converter) nameSignal(t *trigger, before int) {
+func (c *converter) nameSignal(t *trigger, before int, field string) {
 	signals := c.result.Object.Spec.Signals
 	first := signalName(t.Name)
-	if first == "" || len(signals) != before+1 {
+	if len(signals) != before+1 || t.Name == "" {
+		return
+	}
+	if first != t.Name {
+		c.result.note(field+".name", "%s: the name of the signal is %q", t.Name, first)
+	}
+	if first == "" {
 		return
 	}
 	name := first

@@ -70,7 +70,7 @@ const kedaMaxReplicas = 100
 
 func convertScaledObject(text []byte, o Options) (*Result, error) {
 	var in scaledObject
-	rest, err := decode(text, &in)
+	rest, _, err := decode(text, &in)
 	if err != nil {
 		return nil, fmt.Errorf("ScaledObject: %w", err)
 	}
@@ -99,8 +99,9 @@ func convertScaledObject(text []byte, o Options) (*Result, error) {
 	c.zeroIfMissing, c.behaviorField = true, "spec.advanced.horizontalPodAutoscalerConfig.behavior"
 	for i := range s.Triggers {
 		before := len(r.Object.Spec.Signals)
-		c.trigger(&s.Triggers[i], fmt.Sprintf("spec.triggers[%d]", i))
-		c.nameSignal(&s.Triggers[i], before)
+		field := fmt.Sprintf("spec.triggers[%d]", i)
+		c.trigger(&s.Triggers[i], field)
+		c.nameSignal(&s.Triggers[i], before, field)
 	}
 	r.leftOver(rest, &in.Metadata)
 	c.finish()
@@ -128,6 +129,10 @@ func (r *Result) timing(in *scaledObject) {
 		r.Object.Spec.MinReplicas = &zero
 		return
 	}
+	if *s.IdleReplicaCount == 0 {
+		r.note("spec.idleReplicaCount", "0: as minReplicas")
+		return
+	}
 	r.lose("spec.idleReplicaCount", "%d: only 0 has an equivalent", *s.IdleReplicaCount)
 }
 
@@ -146,7 +151,7 @@ func (r *Result) annotations(a map[string]string) {
 		r.note("metadata.annotations", "KEDA is paused%s: the GPUAutoscaler is in advice mode (actuation: Advise)", n)
 	}
 	if isSet(a, "autoscaling.keda.sh/force-activation") {
-		r.lose("metadata.annotations", "autoscaling.keda.sh/force-activation: set minReplicas")
+		r.lose("metadata.annotations", "autoscaling.keda.sh/force-activation=%s: set minReplicas", a["autoscaling.keda.sh/force-activation"])
 	}
 }
 
@@ -170,8 +175,12 @@ func (r *Result) withPauses(b *v1alpha1.Behavior, a map[string]string) *v1alpha1
 		if *to == nil {
 			*to = &v1alpha1.ScalingRules{}
 		}
+		instead := ""
+		if old := (*to).SelectPolicy; old != nil {
+			instead = " instead of " + *old
+		}
 		(*to).SelectPolicy = new("Disabled")
-		r.note("metadata.annotations", "%s: behavior.%s.selectPolicy is Disabled", key, field)
+		r.note("metadata.annotations", "%s=%s: behavior.%s.selectPolicy is Disabled%s", key, a[key], field, instead)
 	}
 	pause("autoscaling.keda.sh/paused-scale-in", func(b *v1alpha1.Behavior) **v1alpha1.ScalingRules { return &b.ScaleDown }, "scaleDown")
 	pause("autoscaling.keda.sh/paused-scale-out", func(b *v1alpha1.Behavior) **v1alpha1.ScalingRules { return &b.ScaleUp }, "scaleUp")
@@ -203,7 +212,7 @@ func (r *Result) fallback(f *fallback) {
 	switch f.Behavior {
 	case "", "static":
 		r.Object.Spec.MissingData = &n
-		r.note("spec.fallback", "KEDA sets %d replicas. missingData: %d never scales down: it sets the greater of the current replicas and %d", f.Replicas, f.Replicas, f.Replicas)
+		r.note("spec.fallback", "%s: KEDA sets %d replicas. missingData: %[2]d never scales down: it sets the greater of the current replicas and %[2]d", cmp.Or(f.Behavior, "static"), f.Replicas)
 	case "currentReplicasIfHigher":
 		r.Object.Spec.MissingData = &n
 		r.note("spec.fallback", "currentReplicasIfHigher, %d replicas: missingData: %d", f.Replicas, f.Replicas)
@@ -217,7 +226,7 @@ func (r *Result) fallback(f *fallback) {
 
 // trigger translates one trigger.
 func (c *converter) trigger(t *trigger, field string) {
-	before := len(c.result.Object.Spec.Signals)
+	before := len(c.result.Object.Spec.Signals) + len(c.result.Object.Spec.Schedules)
 	lose := func(why string) { c.result.lose(field, "%s: %s", t, why) }
 	var known []string // keys of the metadata that are read or named
 	switch t.Type {
@@ -251,8 +260,8 @@ func (c *converter) trigger(t *trigger, field string) {
 	if t.AuthenticationRef != nil && t.Type != "prometheus" {
 		c.result.lose(field+".authenticationRef", "%s: has no equivalent", t.auth())
 	}
-	if t.Name != "" && len(c.result.Object.Spec.Signals) == before && t.Type != "cron" {
-		c.result.lose(field+".name", "%s: the trigger has no equivalent", t.Name)
+	if spec := &c.result.Object.Spec; len(spec.Signals)+len(spec.Schedules) == before {
+		c.result.lose(field, "as written: %s", t)
 	}
 }
 
@@ -280,7 +289,7 @@ func (t *trigger) String() string {
 		out += ", " + t.auth()
 	}
 	if t.UseCachedMetrics {
-		out += ", useCachedMetrics"
+		out += ", useCachedMetrics true"
 	}
 	if text := pairs(t.Metadata, nil); text != "" {
 		out += " (" + text + ")"
@@ -307,7 +316,7 @@ func (c *converter) prometheusTrigger(t *trigger, field string) {
 	}
 	c.activation = c.activationOf(md["activationThreshold"], field)
 	if md["ignoreNullValues"] != "false" {
-		c.result.note(field+".metadata.ignoreNullValues", "an empty result is 0 for KEDA and scales to the minimum. Here it is missing data, and holds. If the series are absent without load, append: or vector(0)")
+		c.result.note(field+".metadata.ignoreNullValues", "true: an empty result is 0 for KEDA and scales to the minimum. Here it is missing data, and holds. If the series are absent without load, append: or vector(0)")
 	} else {
 		c.result.note(field+".metadata.ignoreNullValues", "false: as here, an empty result is missing data")
 	}
