@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"

@@ -105,7 +105,7 @@ func (c *converter) modifiers(in *scaledObject) {
 	if m.ActivationTarget != "" {
 		c.result.lose(field+".activationTarget", "%s: each query has an activation of its own", m.ActivationTarget)
 	}
-	c.result.note(field, "formula: %s", spec.Formula)
+	c.result.note(field, "formula: %s, of %s with the target %s", spec.Formula, shown(m.Formula), strings.TrimSpace(m.Target+" "+m.MetricType))
 }
 
 // maxToZero is the CRD's bound of behavior.scaleDown.toZeroSeconds.
