@@ -144,7 +144,7 @@ func adoptConverter(adapterConfig string) (adopt.Convert, error) {
 		}
 		r.Object.Spec.Actuation = v1alpha1.ActuationAdvise
 		text, err := r.YAML()
-		return adopt.Converted{Object: r.Object, Text: text}, err
+		return adopt.Converted{Object: r.Object, Text: text, Guessed: r.Guessed}, err
 	}, err
 }
 

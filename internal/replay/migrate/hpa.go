@@ -260,6 +260,7 @@ func (c *converter) mayGuess(m *metricID, of, field string, value resource.Quant
 	case err != nil:
 		c.result.lose(field, "%s: the selector has no equivalent in PromQL: %v", what, err)
 	default:
+		c.result.Guessed = append(c.result.Guessed, m.Name+" of "+of)
 		return selected, true
 	}
 	return "", false

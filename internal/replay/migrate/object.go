@@ -33,7 +33,10 @@ type Result struct {
 	Peer contender.HPAObject
 	// Unsimulated has the metrics that cannot be simulated, with the reason.
 	Unsimulated []Note
-	usable      bool
+	// Guessed are the metrics that are taken for series of their names, because no file of
+	// prometheus-adapter was given.
+	Guessed []string
+	usable  bool
 }
 
 // Err returns why the API would refuse the equivalent, with all that has none; nil if it

@@ -32,7 +32,7 @@ func convert(kind string, object []byte) (Converted, error) {
 	if text(u.Object["spec"]) != text(original(u).Object["spec"]) {
 		return Converted{}, errors.New("the converter got a stopped object")
 	}
-	return Converted{o, "# The equivalent of the " + kind + ".\n"}, nil
+	return Converted{Object: o, Text: "# The equivalent of the " + kind + ".\n"}, nil
 }
 
 // inCluster runs a test with a cluster in a bubble. Nothing ever has two writers there.
@@ -328,6 +328,45 @@ func TestGoesBack(t *testing.T) {
 	f("nobody syncs", kindHPA, "no condition of the HorizontalPodAutoscaler names the metric", func(c *cluster) { c.lags["hpa sync"] = time.Hour })
 	f("KEDA is away", kindScaledObject, "The ScaledObject chat scales again", func(c *cluster) { c.lags["keda"] = time.Hour })
 	f("0 replicas", kindHPA, "set 1 or more first", func(c *cluster) { c.replicas = 0 })
+}
+
+// A metric that no file tells is looked at once. If its series does not exist, what is missing is said at once, and nothing
+// is left.
+func TestGuessedMetricIsLookedAtOnce(t *testing.T) {
+	guesses := func(a *adoption) {
+		a.convert = func(kind string, object []byte) (Converted, error) {
+			c, err := convert(kind, object)
+			c.Guessed = []string{"vllm_num_requests_waiting of Namespace llm"}
+			return c, err
+		}
+	}
+	inCluster(t, 3, kindHPA, func(t *testing.T, c *cluster) {
+		c.set(func() {
+			c.ready, c.silent = false, "no fresh value of q: query q: the query returns nothing: no series matches"
+		})
+		began := time.Now()
+		out, err := c.attempt(t, 0, false, adopts(kindHPA, guesses))
+		if took := time.Since(began); took > 15*time.Second { // of the simulation
+			t.Errorf("it says so after %v", took)
+		}
+		for _, want := range []string{"no file says what vllm_num_requests_waiting of Namespace llm is", "--adapter-config FILE", "chat still scales, and the GPUAutoscaler is deleted again"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q\n%s", err, want, out)
+			}
+		}
+		c.set(func() {
+			if c.objects["gpuautoscalers/chat"] != nil {
+				t.Error("a GPUAutoscaler is left")
+			}
+		})
+		wantReleased(t, c, kindHPA)
+		// A guess whose series exists is as good as a file.
+		c.set(func() { c.ready, c.silent = true, "" })
+		if out, err := c.attempt(t, 0, false, adopts(kindHPA, guesses)); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		wantAdopted(t, c, kindHPA)
+	})
 }
 
 // A dry run changes nothing, and says all steps.

@@ -22,6 +22,8 @@ import (
 type Converted struct {
 	Object *v1alpha1.GPUAutoscaler
 	Text   string // YAML, with what differs as comments
+	// Guessed are the metrics whose series no file of prometheus-adapter told.
+	Guessed []string
 }
 
 // Convert translates an object, given as JSON.
@@ -46,6 +48,7 @@ type adoption struct {
 	converted      Converted
 	compared       string // the object that ours was compared with
 	mayHandOver    bool   // the API server would accept the requests of the hand-over
+	created        bool   // this run created the GPUAutoscaler
 	seen           *metav1.MicroTime
 	notedFirst     bool
 	goneSince      time.Time // of a ScaledObject's HorizontalPodAutoscaler
@@ -61,6 +64,9 @@ func (a *adoption) plan(ctx context.Context) ([]step, error) {
 		return nil, err
 	}
 	a.noteFirst(s)
+	if err := a.lookAtGuesses(s); err != nil {
+		return nil, err
+	}
 	steps := a.prepare(s)
 	if s.old != nil && (a.kind == kindHPA || !isStopped(s.old) || s.ours == nil || s.ours.Spec.Actuation == v1alpha1.ActuationAdvise) {
 		steps = append(steps, a.handOver(s)...)
@@ -214,6 +220,23 @@ func (a *adoption) newRecord(s *state) *record {
 	return r
 }
 
+// errGuessed is about a metric that was taken for a series of its name, which does not exist.
+type errGuessed struct{ error }
+
+// lookAtGuesses refuses a metric that was taken for a series of its name, when the first look of the controller finds no
+// series: waiting does not help.
+func (a *adoption) lookAtGuesses(s *state) error {
+	if len(a.converted.Guessed) == 0 || s.old == nil || isStopped(s.old) || s.ours == nil || a.keepSpec {
+		return nil
+	}
+	c := meta.FindStatusCondition(s.ours.Status.Conditions, v1alpha1.ConditionSignals)
+	if c == nil || c.ObservedGeneration < s.ours.Generation || !strings.Contains(c.Message, "no series matches") {
+		return nil
+	}
+	return refusal{errGuessed{fmt.Errorf("no file says what %s is, so it was taken for a series of its name, and there is none (%s). Give prometheus-adapter's file, which has the query behind it: "+
+		"--adapter-config FILE, such as of kubectl get configmap -n monitoring adapter-config -o yaml", strings.Join(a.converted.Guessed, ", "), c.Message)}}
+}
+
 // prepare are the steps until there is a GPUAutoscaler that advises well.
 func (a *adoption) prepare(s *state) (steps []step) {
 	name := a.namespace + "/" + a.name
@@ -226,7 +249,9 @@ func (a *adoption) prepare(s *state) (steps []step) {
 			if err != nil {
 				return err
 			}
-			return a.api.Send(ctx, http.MethodPost, nil, u, &unstructured.Unstructured{}, a.ownPath()...)
+			err = a.api.Send(ctx, http.MethodPost, nil, u, &unstructured.Unstructured{}, a.ownPath()...)
+			a.created = a.created || err == nil
+			return err
 		}})
 	case s.record == nil:
 		steps = append(steps, step{text: "note in the annotation " + recordAnnotation + " of GPUAutoscaler " + name + " from what it takes over", do: func(ctx context.Context) error {
@@ -415,7 +440,7 @@ func (a *adoption) run(ctx context.Context, r *runner) error {
 		return fmt.Errorf("%w\nThe %s no longer scales: gpupilot release %s/%s goes back", err, a.kind, a.namespace, a.name)
 	}
 	if s.old != nil && !isStopped(s.old) {
-		return fmt.Errorf("%w\nThe %s %s still scales", err, a.kind, a.name)
+		return fmt.Errorf("%w\nThe %s %s still scales%s", err, a.kind, a.name, a.discard(ctx, err, s))
 	}
 	back := &release{objects: a.objects, keepRecord: true}
 	r.print("going back\n")
@@ -423,4 +448,17 @@ func (a *adoption) run(ctx context.Context, r *runner) error {
 		return errors.Join(err, fmt.Errorf("go back: %w; gpupilot release %s/%s tries again", backErr, a.namespace, a.name))
 	}
 	return fmt.Errorf("%w\nThe %s %s scales again", err, a.kind, a.name)
+}
+
+// discard deletes the GPUAutoscaler that this run created on a guess, and says so.
+func (a *adoption) discard(ctx context.Context, err error, s *state) string {
+	if _, guessed := errors.AsType[errGuessed](err); !guessed || s.ours == nil || !a.created {
+		return ""
+	}
+	uid := s.ours.UID
+	body := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, Preconditions: &metav1.Preconditions{UID: &uid}}
+	if err := a.api.Send(ctx, http.MethodDelete, nil, body, &map[string]any{}, a.ownPath(a.name)...); err != nil {
+		return fmt.Sprintf("; the GPUAutoscaler stays in advice mode, delete it: %v", err)
+	}
+	return ", and the GPUAutoscaler is deleted again"
 }

@@ -42,6 +42,7 @@ type cluster struct {
 	replicas       int64
 	desired        func(replicas int64) int64 // of the GPUAutoscaler
 	ready          bool
+	silent         string // the message of SignalsReadable; empty: none
 	controllerDead bool
 	ownedHPA       time.Time // when the GPUAutoscaler last had a HorizontalPodAutoscaler
 
@@ -268,6 +269,11 @@ func (c *cluster) ours(now time.Time) {
 		"observedGeneration": seen.GetGeneration(), "currentReplicas": c.replicas, "desiredReplicas": c.desired(c.replicas), "servingReplicas": c.replicas, "startingReplicas": int64(0),
 		"conditions":   []any{condition("Ready", able && c.ready), condition("AbleToScale", able)},
 		"lastDecision": map[string]any{"time": now.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), "reason": "Signal", "message": "x"},
+	}
+	if c.silent != "" {
+		signals := condition("SignalsReadable", false).(map[string]any)
+		signals["message"] = c.silent
+		status["conditions"] = append(status["conditions"].([]any), signals)
 	}
 	if mode == "HPA" {
 		c.ownedHPA = now

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -111,6 +112,9 @@ func (a *adoption) command(ctx context.Context, r *runner, dryRun bool) error {
 		r.list(steps)
 		if err := a.checkRights(ctx); err != nil {
 			return err
+		}
+		if g := a.converted.Guessed; len(g) > 0 {
+			r.print("no file says what %s is: it is taken for a series of its name. With --adapter-config FILE, the query behind it is used\n", strings.Join(g, ", "))
 		}
 		r.print("dry run, nothing was changed: --dry-run=false takes these steps\n")
 		return nil

@@ -28,6 +28,9 @@ type refusal struct{ error }
 
 func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
 
+// Unwrap implements the interface of package errors.
+func (r refusal) Unwrap() error { return r.error }
+
 // passing is an error that a repetition removes, whatever the status of the request.
 type passing struct{ error }
 
