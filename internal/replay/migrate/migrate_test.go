@@ -174,9 +174,60 @@ func TestScalingModifiers(t *testing.T) {
 		"(max(queuelength.value, gpu_use.value) > 3 ? queuelength.value : gpu_use.value) / 2.5", "spec.advanced.scalingModifiers: formula: ")
 	f(`{formula: a, target: "5"}`, "a b", "(a.value) / 5", "spec.advanced.scalingModifiers: formula: ") // b has KEDA's activation, and wakes the workload
 	f(`{formula: "a + b + c", target: "5"}`, "a b", "", "undeclared reference to 'c'")
+	f(`{formula: "count([a, b], {# > 1}) > 1 ? 5 : mean([a, b])", target: "5"}`, "a b", "(((((a.value) > 1) ? 1.0 : 0.0) + (((b.value) > 1) ? 1.0 : 0.0)) > 1 ? 5 : ((a.value + b.value) / 2.0)) / 5", "")
+	f(`{formula: namespace + b, target: "5"}`, "namespace b", "(trigger_namespace.value + b.value) / 5", "false spec.triggers[0].name: namespace: the name of the signal")
 	f(`{formula: "avg([a, b])", target: "5"}`, "a b", "", "true spec.advanced.scalingModifiers")
 	f(`{formula: a + b}`, "a b", "", `the target "" is not a number above 0`)
 	f(`{formula: a + b, target: "5", metricType: Value}`, "a b", "", "metricType Value has no equivalent")
+}
+
+// What KEDA's formulas have and CEL lacks is written out; the rest is lost with its reason.
+func TestFormulasAreWrittenOut(t *testing.T) {
+	names := map[string]string{"a": "a.value", "b": "b.value", "c": "c.value", "d": "d.value"}
+	f := func(formula, want string) {
+		t.Helper()
+		got, err := toCEL(formula, names)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", formula, got, want)
+		}
+	}
+	f("a + 2 * b", "a.value + 2 * b.value")
+	f("max(a, b)", "max(a.value, b.value)")
+	f("max(a)", "(a.value)")
+	f("max(a, b, c, d)", "max(max(a.value, b.value, c.value), d.value)")
+	f("min([a, b])", "min(a.value, b.value)")
+	f("sum([a, b + 1])", "(a.value + (b.value + 1))")
+	f("mean([a, b])", "((a.value + b.value) / 2.0)")
+	f("count([a, b], {# > 1}) > 1 ? 5 : 0", "((((a.value) > 1) ? 1.0 : 0.0) + (((b.value) > 1) ? 1.0 : 0.0)) > 1 ? 5 : 0")
+	f("all([a], # > 1) and not (b > 1) ? 1 : 0", "(((a.value) > 1)) && !((b.value > 1)) ? 1 : 0")
+	f("a ** 2 - 1_000", "(a.value * a.value) - 1000")
+	f("abs(a - b)", "max((a.value - b.value), -((a.value - b.value)))")
+	f("float(a)", "(a.value)")
+	f("ceil(a)", "the function ceil has no equivalent")
+	f("a ?? 1", `"??" is not translated`)
+	f("a % 2", `"%" is not translated`)
+	f("e", "undeclared reference to 'e': the triggers with an equivalent and a name are a, b, c, d")
+	f("max()", "max without values")
+	f("a +", "it ends too early")
+	f("a ** b", `the power "b": only whole ones from 1 to 8 have an equivalent`)
+	f(strings.Repeat("(", 100)+"a"+strings.Repeat(")", 100), "it is nested more than 32 deep")
+	f("a ^ 'x'", `"'x'" is not translated`)
+}
+
+// A formula is translated to one that compiles, or refused, in bounded space.
+func FuzzFormula(f *testing.F) {
+	for _, seed := range []string{"a + 2 * b", "count([a,b],{#>1})", "max(a, [b])", "sum([a],{# ** 2})", "any([a,b],any([a],#>1))", "-a ?: b", "a ? b : a ? b : a", "((a", "max(max(a))"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, formula string) {
+		text, err := toCEL(formula, map[string]string{"a": "a.value", "b": "b.value"})
+		if err == nil && (text == "" || len(text) > 64*maxFormulaText) {
+			t.Errorf("%q becomes %d bytes: %.100q", formula, len(text), text)
+		}
+	})
 }
 
 // A cron trigger with one start and one end a day is a schedule.
@@ -318,6 +369,128 @@ func TestHPACases(t *testing.T) {
 			t.Errorf("%s was converted", bad)
 		}
 	}
+}
+
+// wantRefused converts an object that has no equivalent.
+func wantRefused(t *testing.T, kind, object string, o Options, says ...string) {
+	t.Helper()
+	r, err := Convert(Document{kind, []byte(object)}, o)
+	if err == nil {
+		err = r.Err()
+	}
+	for _, want := range says {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q of\n%s", err, want, object)
+		}
+	}
+}
+
+// A query that the controller refuses in the object's namespace is a note with the reason and the query; if no signal is
+// left, nothing is printed.
+func TestQueriesThatAreRefused(t *testing.T) {
+	f := func(query string, says ...string) {
+		t.Helper()
+		for _, trigger := range []string{"{type: prometheus, metadata: {threshold: '7', query: '" + query + "'}}"} {
+			wantRefused(t, KindScaledObject, "{metadata: {name: a, namespace: ml}, spec: {scaleTargetRef: {name: a}, triggers: ["+trigger+"]}}", Options{},
+				append(says, "spec.triggers[0]: the controller refuses the query", "target AverageValue 7", "no metric has an equivalent")...)
+			r := parse(t, KindScaledObject, "{scaleTargetRef: {name: a}, triggers: ["+trigger+", {type: prometheus, metadata: {threshold: '5', query: sum(b)}}]}")
+			wantSignals(t, r, "query sum(b) AverageValue 5 activation 0")
+			if r.Err() != nil {
+				t.Error(r.Err())
+			}
+		}
+	}
+	f("sum(x) default 0", "parse error", "MetricsQL, run only in namespaces of --query-namespaces")
+	f("sum(rate(x[1m])", "parse error")
+	f(`sum(x{namespace="gateway-system"})`, `the matcher namespace="gateway-system" is not allowed`, "namespace=\"ml\"")
+	f(`sum(x{namespace="{{ .Release.Namespace }}"})`, "helm template")
+	f(`sum(x{model="{{ .Values.model }}"})`, "helm template renders it")
+	f("x[5m]", "returns a range vector")
+	f(`"x"`, "returns a string")
+	f(`info(x)`, "info joins series")
+}
+
+// What is no query of the source is not made one, and each reason says what to do.
+func TestWhatIsNotGuessed(t *testing.T) {
+	hpa := func(metrics string) string {
+		return `{metadata: {name: a, namespace: ml}, spec: {` + target + `metrics: [` + metrics + `]}}`
+	}
+	external := func(name string) string {
+		return hpa(`{type: External, external: {metric: {name: ` + name + `, selector: {matchLabels: {topic: x}}}, target: {averageValue: "3"}}}`)
+	}
+	wantRefused(t, KindHPA, external("s0-prometheus"), Options{}, "s0-prometheus of external.metrics.k8s.io (target AverageValue 3)", "topic=x", "gpupilot migrate scaledobject")
+	wantRefused(t, KindHPA, external("sqs-queue-length"), Options{}, "this is not the name of a series in PromQL")
+	wantRefused(t, KindHPA, external("inference-queue.depth"), Options{}, "this is not the name of a series in PromQL")
+	wantRefused(t, KindHPA, hpa(`{type: Object, object: {metric: {name: q, selector: {matchLabels: {app.kubernetes.io/name: x}}}, describedObject: {kind: Service, name: a}, target: {value: "3"}}}`), Options{},
+		"the selector has no equivalent in PromQL", "app.kubernetes.io/name=x")
+	wantRefused(t, KindHPA, `{metadata: {name: keda-hpa-a, namespace: ml, ownerReferences: [{kind: ScaledObject, name: a}]}, spec: {`+target+`metrics: []}}`, Options{}, "the ScaledObject a: translate that, with gpupilot migrate scaledobject a")
+	wantRefused(t, KindHPA, `{metadata: {name: keda-hpa-a, namespace: ml, labels: {scaledobject.keda.sh/name: a}}, spec: {`+target+`metrics: [{type: Pods, pods: {metric: {name: q}, target: {averageValue: 3}}}]}}`, Options{}, "the ScaledObject a")
+	wantRefused(t, KindHPA, `{metadata: {name: "{{ .Release.Name }}", namespace: ml}, spec: {`+target+`metrics: [{type: Pods, pods: {metric: {name: q}, target: {averageValue: 3}}}]}}`, Options{}, "metadata.name", "helm template")
+	rules, err := ReadOptions("rules.yaml", []byte(someRules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, KindHPA, external("queue_depth"), rules, "no rule of --adapter-config makes it")
+	r := parse(t, KindHPA, `{`+target+`metrics: [{type: External, external: {metric: {name: q}, target: {value: "3"}}}]}`)
+	if fmt.Sprint(r.Guessed) != "[q of external.metrics.k8s.io]" {
+		t.Errorf("guessed %q", r.Guessed)
+	}
+}
+
+// An anchored expression names the series of a rule, and a recording rule says whose series it is.
+func TestRulesOfOtherForms(t *testing.T) {
+	rules, err := ReadOptions("rules.yaml", []byte(someRules))
+	if err != nil || len(rules.Recorded) != 1 {
+		t.Fatal(rules.Recorded, err)
+	}
+	object := func(metric string) *Result {
+		r, err := Convert(Document{KindHPA, []byte(`{metadata: {name: a, namespace: ml}, spec: {` + target + `metrics: [` + metric + `]}}`)}, rules)
+		if err != nil || r.Err() != nil {
+			t.Fatal(err, r.Err())
+		}
+		return r
+	}
+	r := object(`{type: Object, object: {metric: {name: vllm_num_requests_waiting}, describedObject: {kind: Namespace, name: ml}, target: {value: "1"}}}`)
+	wantSignals(t, r, "query max(sum by (namespace) (vllm:num_requests_waiting)) Value 1")
+	wantNotes(t, r, "the query is that of the adapter's rules[0]")
+	r = object(`{type: Pods, pods: {metric: {name: gpu_util_by_pod}, target: {averageValue: "60"}}}`)
+	wantSignals(t, r, `query sum(gpu_util_by_pod{namespace="ml",pod=~"a-.*"}) AverageValue 60`)
+	r, err = Convert(Document{KindHPA, []byte(`{metadata: {name: a, namespace: ml}, spec: {` + target + `metrics: [{type: Pods, pods: {metric: {name: gpu_util_by_pod}, target: {averageValue: "60"}}}]}}`)}, Options{Recorded: rules.Recorded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSignals(t, r, `query sum(gpu_util_by_pod{namespace="ml",pod=~"a-.*"}) AverageValue 60`)
+	wantNotes(t, r, "a recording rule makes gpu_util_by_pod (avg by (namespace, pod) (DCGM_FI_DEV_GPU_UTIL))")
+	report, err := Adapter([]byte(someRules), nil)
+	if err != nil || report.Rules[1].Becomes != RecordingRule || !strings.Contains(report.Rules[1].Why, "of a recording rule") {
+		t.Errorf("%+v, %v", report, err)
+	}
+	docs, err := Split("x", []byte("groups: [{rules: [{record: b, expr: 1}, {alert: c, expr: 2}]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := Recorded(docs); err != nil || fmt.Sprint(found) != "map[b:1]" {
+		t.Errorf("%v, %v", found, err)
+	}
+}
+
+// A query that is NaN without requests says so, and does not advise what does not help.
+func TestNoRequests(t *testing.T) {
+	f := func(query, note string) {
+		t.Helper()
+		r := parse(t, KindScaledObject, `{scaleTargetRef: {name: a}, triggers: [{type: prometheus, metadata: {query: '`+query+`', threshold: "5"}}]}`)
+		wantNotes(t, r, note)
+		for _, n := range r.Notes {
+			if note == "" && strings.Contains(n.Text, "0/0") {
+				t.Errorf("%s: %s", query, n.Text)
+			}
+		}
+	}
+	f(`sum(rate(queue_seconds_sum[1m])) / sum(rate(queue_seconds_count[1m]))`, "spec.triggers[0]: without requests the query is 0/0, which counts as 0")
+	f(`histogram_quantile(0.95, sum by (le) (rate(a_bucket[1m])))`, "without requests the query is 0/0, which counts as 0")
+	f(`avg_over_time((sum(a) / sum(b))[5m:1m])`, "without requests the query is 0/0, NaN, and the signal holds")
+	f(`sum(a) / 2`, "")
+	f(`sum(a{exported_namespace="ml"})`, `exported_namespace="ml": the controller adds namespace="ml" to each selector`)
 }
 
 func TestScaledObjectCases(t *testing.T) {

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -40,6 +38,10 @@ func (c *converter) addValueQuery(text string, value resource.Quantity, kind v1a
 			err = scoped
 		}
 		c.loseQuery(field, text, value, kind, err)
+		return
+	}
+	if kindOf := expr.Type(); kindOf != parser.ValueTypeVector && kindOf != parser.ValueTypeScalar {
+		c.loseQuery(field, text, value, kind, fmt.Errorf("it returns a %s, and a signal needs one number", parser.DocumentedType(kindOf)))
 		return
 	}
 	c.noteWorkloadLabels(expr, field)
@@ -74,11 +76,15 @@ func (c *converter) addValueQuery(text string, value resource.Quantity, kind v1a
 
 // loseQuery says why a query has no equivalent. The note has the query and its target, so that nothing is lost.
 func (c *converter) loseQuery(field, text string, value resource.Quantity, kind v1alpha1.TargetType, err error) {
+	hint := ""
+	if !strings.Contains(err.Error(), "helm template") {
+		hint = helmHint(text)
+	}
 	activation := ""
 	if c.activation != nil {
 		activation = ", activation " + c.activation.String()
 	}
-	c.result.lose(field, "the controller refuses the query %s (target %s %s%s): %v", shown(strings.Join(strings.Fields(text), " ")), kind, value.String(), activation, err)
+	c.result.lose(field, "the controller refuses the query %s (target %s %s%s): %v%s", shown(strings.Join(strings.Fields(text), " ")), kind, value.String(), activation, err, hint)
 }
 
 // checkedNamespace is the namespace for which queries are checked.
@@ -137,15 +143,3 @@ func sumOf(query string) string {
 
 // selector returns a selector of a metric's series, with matchers.
 func selector(name, matchers string) string { return name + "{" + matchers + "}" }
-
-// namesOf are the metrics that an expression names.
-func namesOf(expr parser.Expr) (out []string) {
-	for _, s := range parser.ExtractSelectors(expr) {
-		for _, m := range s {
-			if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual && !slices.Contains(out, m.Value) {
-				out = append(out, m.Value)
-			}
-		}
-	}
-	return out
-}
