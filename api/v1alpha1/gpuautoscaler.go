@@ -246,7 +246,8 @@ type Signal struct {
 	// Fallback is the reaction while this signal has no value: Hold, the default, allows no
 	// scale-down, Ignore lets the other signals decide. After a minute, Max asks for
 	// maxReplicas, and a number for as many replicas; both hold until then. MissingData
-	// applies when no signal has a value and no fallback asks for replicas.
+	// applies when no signal has a value and no fallback asks for replicas. A query that
+	// divides 0 by 0 counts as 0: there are no requests. With a fallback, it has no value.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=6
 	// +kubebuilder:validation:XValidation:rule="(type(self) == int && self >= 0) || (type(self) == string && self in ['Hold', 'Ignore', 'Max'])",message="fallback must be Hold, Ignore, Max or a number of replicas"

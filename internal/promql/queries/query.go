@@ -124,7 +124,7 @@ func (q *query) problem() string {
 		case f.Reason() == "no_series" && !q.evaluated.IsZero():
 			text += "; it is stale: the last value is of " + q.evaluated.UTC().Format(time.DateTime) + " UTC"
 		case isNaN(q.err):
-			text += ", and not for want of requests: a series is NaN, or the quotient 0/0 is within a subquery"
+			text += ", and this is not 0/0 without requests: a series is NaN, or the quotient is within a subquery"
 		}
 		return text
 	}
