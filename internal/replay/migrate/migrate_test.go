@@ -410,6 +410,22 @@ func TestQueriesThatAreRefused(t *testing.T) {
 	f(`info(x)`, "info joins series")
 }
 
+// An object's texts are no control of the terminal, and no line of the YAML. Without a namespace, a query is checked for
+// that of -n.
+func TestTextsOfObjects(t *testing.T) {
+	const object = `{"metadata": {"name": "a", "labels": {"x": "\u001b[2J\u2028kind: Secret\u202e"}}, "spec": {"scaleTargetRef": {"name": "a"}, "triggers": [
+		{"type": "prometheus", "metadata": {"query": "sum(x{namespace=\"ml\"})", "threshold": "5"}}]}}`
+	r, err := Convert(Document{KindScaledObject, []byte(object)}, Options{Namespace: "ml"})
+	if err != nil || r.Err() != nil || r.Object.Namespace != "ml" {
+		t.Fatal(err, r.Err())
+	}
+	text, err := r.YAML()
+	if err != nil || strings.ContainsAny(text, "\x1b\u2028\u202e") {
+		t.Errorf("%q, %v", text, err)
+	}
+	wantRefused(t, KindScaledObject, object, Options{}, `queries read only series with namespace="default"`, "with -n for another one")
+}
+
 // What is no query of the source is not made one, and each reason says what to do.
 func TestWhatIsNotGuessed(t *testing.T) {
 	hpa := func(metrics string) string {

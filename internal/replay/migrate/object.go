@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -51,7 +52,7 @@ func (r *Result) Err() error {
 			lost = append(lost, n.Field+": "+n.Text)
 		}
 	}
-	return fmt.Errorf("%s %s has no equivalent:\n  %s", r.Kind, r.Name, strings.Join(lost, "\n  "))
+	return fmt.Errorf("%s %s has no equivalent:\n  %s", r.Kind, plain(r.Name), strings.Join(lost, "\n  "))
 }
 
 // Note is about one field of the original.
@@ -62,12 +63,22 @@ type Note struct {
 	Lost bool `json:"lost,omitempty"`
 }
 
+// plain is a text without what a terminal would obey: anybody may have written the object.
+func plain(text string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {
+			return ' '
+		}
+		return c
+	}, text)
+}
+
 func (r *Result) note(field, format string, args ...any) {
-	r.Notes = append(r.Notes, Note{Field: field, Text: fmt.Sprintf(format, args...)})
+	r.Notes = append(r.Notes, Note{Field: plain(field), Text: plain(fmt.Sprintf(format, args...))})
 }
 
 func (r *Result) lose(field, format string, args ...any) {
-	r.Notes = append(r.Notes, Note{Field: field, Text: fmt.Sprintf(format, args...), Lost: true})
+	r.Notes = append(r.Notes, Note{Field: plain(field), Text: plain(fmt.Sprintf(format, args...)), Lost: true})
 }
 
 // loseOnce adds a note, unless the field has one.
@@ -78,7 +89,7 @@ func (r *Result) loseOnce(field, text string) {
 }
 
 func (r *Result) unsimulated(field, format string, args ...any) {
-	r.Unsimulated = append(r.Unsimulated, Note{Field: field, Text: fmt.Sprintf(format, args...)})
+	r.Unsimulated = append(r.Unsimulated, Note{Field: plain(field), Text: plain(fmt.Sprintf(format, args...))})
 }
 
 // The kinds of objects that are translated.

@@ -77,8 +77,11 @@ func (c *converter) addValueQuery(text string, value resource.Quantity, kind v1a
 // loseQuery says why a query has no equivalent. The note has the query and its target, so that nothing is lost.
 func (c *converter) loseQuery(field, text string, value resource.Quantity, kind v1alpha1.TargetType, err error) {
 	hint := ""
+	if c.namespace == "" {
+		hint = ". The object names no namespace: it is checked for default, and with -n for another one"
+	}
 	if !strings.Contains(err.Error(), "helm template") {
-		hint = helmHint(text)
+		hint += helmHint(text)
 	}
 	activation := ""
 	if c.activation != nil {

@@ -88,7 +88,7 @@ func (r *Result) YAML() (string, error) {
 		return "", err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# The equivalent of the %s %s.\n", r.Kind, r.Name)
+	fmt.Fprintf(&b, "# The equivalent of the %s %s.\n", r.Kind, plain(r.Name))
 	for _, lost := range []bool{true, false} {
 		first := true
 		for _, n := range r.Notes {
