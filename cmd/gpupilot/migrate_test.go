@@ -137,6 +137,14 @@ func TestMigrateAdapter(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	}
+	plain := writeFile(t, "plain.yaml", `rules: [{seriesQuery: made, resources: {overrides: {pod: {resource: pod}}}, metricsQuery: "<<.Series>>{<<.LabelMatchers>>}"}]`)
+	rules := writeFile(t, "rules.yaml", "kind: PrometheusRule\nspec: {groups: [{rules: [{record: made, expr: sum(a)}]}]}")
+	if out, err = migrateOut(t, "prometheus-adapter", plain, rules); err != nil || !strings.Contains(out, "rules[0]  made: recording rule") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := migrateOut(t, "prometheus-adapter", plain, plain); err == nil || !strings.Contains(err.Error(), "the file has no recording rules") {
+		t.Error(err)
+	}
 	if _, err := migrateOut(t, "prometheus-adapter", writeFile(t, "x.yaml", "a: b")); err == nil || !strings.Contains(err.Error(), "x.yaml: the file has no rules") {
 		t.Error(err)
 	}

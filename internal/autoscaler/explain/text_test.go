@@ -85,6 +85,7 @@ func TestWriteSaysWhatLasts(t *testing.T) {
 		{Type: v1alpha1.ConditionIdle, Status: "True", Reason: v1alpha1.ReasonIdleSoon, Message: "0 replicas stay at 16:40"},
 		{Type: v1alpha1.ConditionPaired, Status: "False", Reason: v1alpha1.ReasonPairNotFound, Message: "no GPUAutoscaler decode"},
 		{Type: v1alpha1.ConditionScalingLimited, Status: "True", Reason: "BudgetLimit", Message: "the budget is 64 GPUs"},
+		{Type: v1alpha1.ConditionSignals, Status: "True", Reason: "Readable", Message: "every signal can be read: query q: 0/0, there are no requests: it counts as 0"},
 	} {
 		a.Status.Conditions = []metav1.Condition{c}
 		f("\n  " + c.Type + " is " + string(c.Status) + " (" + c.Reason + "): " + c.Message + "\n")
