@@ -176,7 +176,8 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.gpu), has(self.pods), has(self.query), has(self.preset)].filter(x, x).size() == 1",message="a signal needs exactly one of gpu, pods, query and preset"
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || has(self.target)",message="a signal needs a target"
-// +kubebuilder:validation:XValidation:rule="has(self.preset) || !(has(self.port) || has(self.path))",message="port and path of a signal are for presets; set pods.port and pods.path instead"
+// +kubebuilder:validation:XValidation:rule="has(self.preset) || !(has(self.port) || has(self.path) || has(self.scheme) || has(self.tls))",message="port, path, scheme and tls of a signal are for presets; set pods.port, pods.path, pods.scheme and pods.tls instead"
+// +kubebuilder:validation:XValidation:rule="has(self.tls) == (has(self.scheme) && self.scheme == 'HTTPS')",message="scheme HTTPS needs tls, and tls needs scheme HTTPS"
 // +kubebuilder:validation:XValidation:rule="!has(self.preset) || !has(self.target) || self.target.type == 'AverageValue'",message="a preset's target is per replica: AverageValue"
 // +kubebuilder:validation:XValidation:rule="has(self.preset) || !has(self.slo)",message="an slo needs a preset, which names the server's latency metrics"
 // +kubebuilder:validation:XValidation:rule="!has(self.slo) || !has(self.preset) || self.preset in ['vllm', 'sglang', 'triton']",message="this preset has no time between tokens: set a target instead of an slo"
@@ -220,6 +221,12 @@ type Signal struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.][.]?(/|$)')",message="a path must not have a segment that is . or .."
 	// +optional
 	Path string `json:"path,omitempty"`
+	// Scheme is the protocol of a preset's port: HTTP, the default, or HTTPS, which needs tls.
+	// +optional
+	Scheme Scheme `json:"scheme,omitempty"`
+	// TLS is how the certificate of a preset's port is verified, for the scheme HTTPS.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
 
 	// Pool is the name of the InferencePool of the preset epp; by default the name of the
 	// workload.
@@ -320,6 +327,8 @@ type GPUSignal struct {
 }
 
 // PodsSignal is a metric that each pod exposes in the Prometheus text format.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.tls) == (has(self.scheme) && self.scheme == 'HTTPS')",message="scheme HTTPS needs tls, and tls needs scheme HTTPS"
 type PodsSignal struct {
 	// Metric is the name of the metric. Several series of that name in one pod are added
 	// up.
@@ -340,6 +349,46 @@ type PodsSignal struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.][.]?(/|$)')",message="a path must not have a segment that is . or .."
 	// +optional
 	Path string `json:"path,omitempty"`
+	// Scheme is the protocol of the port: HTTP, the default, or HTTPS, which needs tls.
+	// +optional
+	Scheme Scheme `json:"scheme,omitempty"`
+	// TLS is how the certificate of the port is verified, for the scheme HTTPS.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// Scheme is the protocol of a pod's port.
+//
+// +kubebuilder:validation:Enum=HTTP;HTTPS
+type Scheme string
+
+// The schemes.
+const (
+	SchemeHTTP  Scheme = "HTTP"  // plain HTTP
+	SchemeHTTPS Scheme = "HTTPS" // HTTP over TLS
+)
+
+// TLS is how the certificate of a pod's server is verified: by ca and serverName, or not at
+// all. No certificate and no credential of the controller is sent.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.insecureSkipVerify) && self.insecureSkipVerify ? !(has(self.ca) || has(self.serverName)) : has(self.ca) && has(self.serverName)",message="tls needs ca and serverName, or insecureSkipVerify: true alone"
+type TLS struct {
+	// CA has the certificates of the authorities that sign the server's certificate, in PEM.
+	// A Secret or a ConfigMap cannot be named: the controller reads none.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=8192
+	// +optional
+	CA string `json:"ca,omitempty"`
+	// ServerName is a name that the certificate has, such as chat.llm.svc. The controller
+	// connects to the pod's IP address, which certificates seldom have.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +optional
+	ServerName string `json:"serverName,omitempty"`
+	// InsecureSkipVerify accepts every certificate, as a kubelet's probe does: whoever has the
+	// pod's address can answer.
+	// +optional
+	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
 // QuerySignal is a PromQL query.

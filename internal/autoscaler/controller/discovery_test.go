@@ -61,7 +61,7 @@ func TestPodSignalsAreScraped(t *testing.T) {
 		r.add(a).pass(at(10))
 	}
 	want := []discovery.Target{{
-		Name: "pod/ns/web-1:8000/m", Pod: types.NamespacedName{Namespace: "ns", Name: "web-1"}, URL: url.URL{Scheme: "http", Host: "10.0.0.1:8000", Path: "/m"}, Kind: discovery.KindPod, Metrics: []policy.PodMetric{{Name: "queue"}, {Name: "running"}},
+		Name: "pod/ns/web-1:8000/m", Pod: types.NamespacedName{Namespace: "ns", Name: "web-1"}, URL: url.URL{Scheme: "http", Host: "10.0.0.1:8000", Path: "/m"}, Port: discovery.Port{Number: 8000, Name: "http"}, Kind: discovery.KindPod, Metrics: []policy.PodMetric{{Name: "queue"}, {Name: "running"}},
 		Labels: series.TargetLabels{Node: "node-1", Instance: "10.0.0.1:8000", Job: "pod", Namespace: "ns", Pod: "web-1"},
 	}}
 	if diff := cmp.Diff(want, r.listTargets(at(10))); diff != "" {

@@ -440,11 +440,11 @@ func (w *workload) podsProblem(p *plan, pods []*corev1.Pod) string {
 			if !discovery.Scrapable(pod) {
 				continue
 			}
-			u, port, err := w.shared.finder.PodEndpoint(pod, src)
+			e, err := w.shared.finder.PodEndpoint(pod, src)
 			if err != nil {
 				return err.Error()
 			}
-			if w.shared.discovered.Load().Excess[discovery.PodTargetName(pod, port, u.Path)] {
+			if w.shared.discovered.Load().Excess[e.Name] {
 				return fmt.Sprintf("pod %s already has %d ports and paths that are scraped for older GPUAutoscalers, which is the limit; use one of these", pod.Name, discovery.MaxPerPod)
 			}
 		}

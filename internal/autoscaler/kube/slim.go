@@ -270,14 +270,15 @@ func slimSpec(spec *corev1.PodSpec, more []string) corev1.PodSpec {
 	}
 	for i := range spec.Containers {
 		c := slimContainer(&spec.Containers[i], more)
-		if (c.Ports != nil || c.Resources.Limits != nil) && len(slim.Containers) < maxContainers {
+		if (c.Ports != nil || c.Resources.Limits != nil || c.Resources.Claims != nil) && len(slim.Containers) < maxContainers {
 			slim.Containers = append(slim.Containers, c)
 		}
 	}
 	for i := range spec.InitContainers {
 		c := slimContainer(&spec.InitContainers[i], more)
 		c.RestartPolicy = spec.InitContainers[i].RestartPolicy
-		if c.Resources.Limits != nil && len(slim.InitContainers) < maxContainers {
+		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		if (c.Resources.Limits != nil || sidecar && c.Ports != nil) && len(slim.InitContainers) < maxContainers {
 			slim.InitContainers = append(slim.InitContainers, c)
 		}
 	}
@@ -313,7 +314,7 @@ func slimBudget(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 // holdsGPUs reports whether a pod of slimPod requests GPUs.
 func holdsGPUs(slim *corev1.Pod) bool {
 	limits := func(c corev1.Container) bool { return c.Resources.Limits != nil }
-	return len(slim.Spec.ResourceClaims) > 0 || len(slim.Spec.InitContainers) > 0 || slices.ContainsFunc(slim.Spec.Containers, limits)
+	return len(slim.Spec.ResourceClaims) > 0 || slices.ContainsFunc(slim.Spec.InitContainers, limits) || slices.ContainsFunc(slim.Spec.Containers, limits)
 }
 
 // The bounds of reasons and messages of the scheduler and the kubelet, in bytes. A
@@ -350,10 +351,17 @@ func stuckContainer(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 	return nil
 }
 
+// someClaim stands for the claims of any container: only whether it has some is read.
+var someClaim = []corev1.ResourceClaim{{}}
+
 func slimContainer(c *corev1.Container, more []string) corev1.Container {
-	return corev1.Container{
+	slim := corev1.Container{
 		Name: c.Name, Ports: atMost(c.Ports, maxPorts), Resources: corev1.ResourceRequirements{Limits: slimResources(c.Resources.Limits, more)},
 	}
+	if c.Resources.Claims != nil {
+		slim.Resources.Claims = someClaim
+	}
+	return slim
 }
 
 // slimResources keeps the GPU resources of a list; nil if there are none.

@@ -35,12 +35,13 @@ func TestSlimPod(t *testing.T) {
 	full.Spec.Containers = []corev1.Container{{
 		Name: "c", Image: "i", Env: []corev1.EnvVar{{Name: "E"}}, Ports: []corev1.ContainerPort{{ContainerPort: 1}},
 		Resources: corev1.ResourceRequirements{Limits: limits},
-	}}
+	}, {Name: "claims", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu", Request: "r"}, {Name: "nic"}}}}, {Name: "neither"}}
 	full.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", HostIP: "1.2.3.1", HostIPs: hosts, Message: "m", Conditions: []corev1.PodCondition{ready, {Type: "Other"}}}
 	always := corev1.ContainerRestartPolicyAlways
 	full.Spec.InitContainers = []corev1.Container{
 		{Name: "sidecar", Image: "i", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Limits: limits}},
-		{Name: "prepare", Image: "i"},
+		{Name: "prepare", Image: "i", Ports: []corev1.ContainerPort{{ContainerPort: 2}}},
+		{Name: "proxy", Image: "i", RestartPolicy: &always, Ports: []corev1.ContainerPort{{ContainerPort: 3}}},
 	}
 	full.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
 	full.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu"}}
@@ -50,9 +51,12 @@ func TestSlimPod(t *testing.T) {
 	want.Spec.NodeName, want.Spec.HostNetwork = "n", true
 	want.Spec.Containers = []corev1.Container{{
 		Name: "c", Ports: []corev1.ContainerPort{{ContainerPort: 1}}, Resources: corev1.ResourceRequirements{Limits: gpus},
-	}}
+	}, {Name: "claims", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{}}}}}
 	want.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", HostIP: "1.2.3.1", HostIPs: hosts, Conditions: []corev1.PodCondition{ready}}
-	want.Spec.InitContainers = []corev1.Container{{Name: "sidecar", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Limits: gpus}}}
+	want.Spec.InitContainers = []corev1.Container{
+		{Name: "sidecar", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Limits: gpus}},
+		{Name: "proxy", RestartPolicy: &always, Ports: []corev1.ContainerPort{{ContainerPort: 3}}},
+	}
 	want.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}}
 	want.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu"}}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -95,6 +95,9 @@ func compileGateway(in *v1alpha1.Signal, pool string, path *field.Path) (*Gatewa
 	}
 	g.Port.Given = in.Port
 	var err *field.Error
+	if g.TLS, err = parseTLS(in.Scheme, in.TLS, path); err != nil {
+		return nil, err
+	}
 	g.Path, err = parsePath(in.Path, path.Child("path"))
 	return g, err
 }

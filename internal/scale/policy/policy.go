@@ -229,6 +229,8 @@ func checkOneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		return field.Required(path, "a signal needs exactly one of gpu, pods, query and preset")
 	case in.Preset == "" && (in.Port != nil || in.Path != ""):
 		return field.Forbidden(path.Child("port"), "port and path of the signal are for presets; set pods.port and pods.path instead")
+	case in.Preset == "" && (in.Scheme != "" || in.TLS != nil):
+		return field.Forbidden(path.Child("scheme"), "scheme and tls of the signal are for presets; set pods.scheme and pods.tls instead")
 	case in.Preset == "" && in.SLO != nil:
 		return field.Forbidden(path.Child("slo"), "an slo needs a preset, which names the server's latency metrics")
 	case in.Query == nil && !isGateway(in.Preset) && in.Activation != nil:
@@ -275,8 +277,12 @@ func compilePods(s scale.Signal, in *v1alpha1.PodsSignal, path *field.Path) (sca
 	if err != nil {
 		return s, Source{}, err
 	}
+	verify, err := parseTLS(in.Scheme, in.TLS, path)
+	if err != nil {
+		return s, Source{}, err
+	}
 	s.Name, s.Aggregate = in.Metric, gpu.Sum
-	return s, Source{Kind: Pods, Terms: []Term{{{Name: in.Metric}}}, Port: Port{Given: in.Port}, Path: metricsPath}, nil
+	return s, Source{Kind: Pods, Terms: []Term{{{Name: in.Metric}}}, Port: Port{Given: in.Port}, Path: metricsPath, TLS: verify}, nil
 }
 
 // maxNameLength is the number of characters of a query that make up its name.

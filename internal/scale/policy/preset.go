@@ -185,6 +185,9 @@ func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Er
 	if src.Path, err = parsePath(in.Path, path.Child("path")); err != nil {
 		return err
 	}
+	if src.TLS, err = parseTLS(in.Scheme, in.TLS, path); err != nil {
+		return err
+	}
 	add := func(s scale.Signal, terms ...Term) {
 		s.Name = fmt.Sprintf("%s %s", in.Preset, s.Name)
 		src.Terms = terms

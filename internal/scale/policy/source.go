@@ -33,6 +33,7 @@ type Source struct {
 	Terms  []Term      // Pods; a pod's reading is their sum; it is absent if one term is absent
 	Port   Port        // Pods
 	Path   string      // Pods
+	TLS    *TLS        // Pods; nil: plain HTTP
 	PromQL string      // Query
 
 	// Gateway has the pods whose series the query reads; nil if it is a user's query.
@@ -107,6 +108,7 @@ type Gateway struct {
 	Selectors []labels.Selector // a pod of the gateway matches one of them
 	Port      Port
 	Path      string
+	TLS       *TLS     // nil: plain HTTP
 	Metrics   []string // that the query reads, sorted
 }
 

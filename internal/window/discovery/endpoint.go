@@ -37,30 +37,50 @@ func (f *Finder) endpoint(kind string, pod *corev1.Pod, port int32, path string)
 	return url.URL{Scheme: scheme, Host: netip.AddrPortFrom(address, uint16(port)).String(), Path: path}, nil
 }
 
-// PodEndpoint returns the URL and port of the exposition that a pods signal reads. If the
-// signal names no port and the pod does not have exactly one, a PodMonitor of the pod
-// names the port and the path.
-func (f *Finder) PodEndpoint(pod *corev1.Pod, src *policy.Source) (u url.URL, port int32, err error) {
-	port, path, err := f.portAndPath(pod, src)
-	if err == nil {
-		u, err = f.endpoint(KindPod, pod, port, path)
+// Endpoint is an exposition of a pod that is read.
+type Endpoint struct {
+	Name string // of its target
+	URL  url.URL
+	TLS  *policy.TLS // nil: plain HTTP
+	Port Port
+}
+
+// at returns the endpoint of a pod at a port and a path.
+func (f *Finder) at(pod *corev1.Pod, port Port, path string, verify *policy.TLS) (e Endpoint, err error) {
+	u, err := f.endpoint(KindPod, pod, port.Number, path)
+	if err != nil {
+		return e, err
 	}
-	return u, port, err
+	if verify != nil {
+		u.Scheme = "https"
+	}
+	return Endpoint{Name: targetName(pod, port.Number, path, verify), URL: u, TLS: verify, Port: port}, nil
+}
+
+// PodEndpoint returns the exposition that a pods signal reads. If the signal names no port
+// and the pod does not have exactly one, a PodMonitor of the pod names the port, the path and,
+// if the signal names no TLS, the scheme.
+func (f *Finder) PodEndpoint(pod *corev1.Pod, src *policy.Source) (Endpoint, error) {
+	port, path, verify, err := f.portAndPath(pod, src)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	return f.at(pod, port, path, verify)
 }
 
 // CheckPort returns why a pods signal has no port of a pod, which may be pending.
 func (f *Finder) CheckPort(pod *corev1.Pod, src *policy.Source) error {
-	_, _, err := f.portAndPath(pod, src)
+	_, _, _, err := f.portAndPath(pod, src)
 	return err
 }
 
-func (f *Finder) portAndPath(pod *corev1.Pod, src *policy.Source) (port int32, path string, err error) {
+func (f *Finder) portAndPath(pod *corev1.Pod, src *policy.Source) (port Port, path string, verify *policy.TLS, err error) {
 	if port, err = PodPort(pod, src.Port); err != nil && src.Port == (policy.Port{}) {
-		if p, monitored, ok := f.monitorPort(pod); ok {
-			return p, monitored, nil
+		if p, e := f.monitorPort(pod); e != nil {
+			return p, e.Path, cmp.Or(src.TLS, e.TLS), nil
 		}
 	}
-	return port, src.Path, err
+	return port, src.Path, src.TLS, err
 }
 
 // pathMarks are the characters that a path may have in addition to letters and digits,

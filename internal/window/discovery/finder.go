@@ -96,7 +96,7 @@ func (f *Finder) Find(now time.Time, fields gpu.FieldSet, readers []Reader) *Lis
 		if t.Kind == KindPod {
 			place = PodPlace(t.Labels.Namespace, t.Labels.Pod)
 		}
-		out.Origins[t.Name] = Origin{place, t.Labels.Node, t.Pod}
+		out.Origins[t.Name] = Origin{place, t.Labels.Node, t.Pod, t.Port}
 	}
 	return out
 }

@@ -3,12 +3,14 @@
 package discovery
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -141,8 +143,8 @@ func TestPodPort(t *testing.T) {
 	f := func(what string, p *corev1.Pod, port policy.Port, want int32, says string) {
 		t.Helper()
 		got, err := PodPort(p, port)
-		if got != want || (err != nil) != (says != "") {
-			t.Errorf("%s: %d, %v; want %d, %q", what, got, err, want, says)
+		if got.Number != want || (err != nil) != (says != "") {
+			t.Errorf("%s: %s, %v; want %d, %q", what, got, err, want, says)
 		}
 		if err != nil {
 			contains(t, err.Error(), says)
@@ -165,4 +167,110 @@ func TestPodPort(t *testing.T) {
 	f("the one called metrics", two, vllm, 90, "")
 	f("a server that has them apart", pod("a", "p", ports("http", 8000)), triton, 8002, "")
 	f("what is given goes before", two, policy.Port{Given: &number, Default: 8000}, 7, "")
+}
+
+// container is one of a pod, with GPUs or without, and with ports.
+func container(name string, gpus int64, ports ...corev1.ContainerPort) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		c := corev1.Container{Name: name, Ports: ports}
+		if gpus > 0 {
+			c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": *resource.NewQuantity(gpus, resource.DecimalSI)}
+		}
+		p.Spec.Containers = append(p.Spec.Containers, c)
+	}
+}
+
+// Of several containers, the one with the GPUs is the server, or else the one that declares
+// its usual port. The port of a proxy beside it is never taken for the server's.
+func TestServerOfSeveralContainers(t *testing.T) {
+	at := func(n int32) corev1.ContainerPort { return corev1.ContainerPort{ContainerPort: n} }
+	named := func(name string, n int32) corev1.ContainerPort { return corev1.ContainerPort{Name: name, ContainerPort: n} }
+	always := corev1.ContainerRestartPolicyAlways
+	sidecar := func(name string, ports ...corev1.ContainerPort) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: name, Ports: ports, RestartPolicy: &always})
+		}
+	}
+	claim := func(name string, ports ...corev1.ContainerPort) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			c := corev1.Container{Name: name, Ports: ports}
+			c.Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+			p.Spec.Containers = append(p.Spec.Containers, c)
+		}
+	}
+	vllm, triton, name := policy.Port{Default: 8000}, policy.Port{Default: 8002, SeparateFromAPI: true}, intstr.FromString("http")
+	f := func(port policy.Port, want string, containers ...func(*corev1.Pod)) {
+		t.Helper()
+		got, err := PodPort(pod("web", "web-1", containers...), port)
+		text := got.String()
+		if err != nil {
+			text = err.Error()
+		}
+		if text != want {
+			t.Errorf("got  %s\nwant %s", text, want)
+		}
+	}
+	const gpus = ", which requests the GPUs"
+	f(vllm, "port 8200 of container vllm"+gpus, container("proxy", 0, at(8000)), container("vllm", 1, at(8200)))
+	f(vllm, "port 8200 of container vllm"+gpus, container("vllm", 1, at(8200)), sidecar("routing-proxy", at(8000)))
+	f(vllm, "port 8000 (http) of container vllm"+gpus, container("proxy", 0, named("metrics", 9000)), container("vllm", 8, named("http", 8000), at(5555)))
+	f(vllm, "port 9001 (metrics) of container vllm"+gpus, container("proxy", 0, named("metrics", 9000)), container("vllm", 8, at(8000), named("metrics", 9001)))
+	f(vllm, "port 8000 of container vllm"+gpus, container("proxy", 0, at(8080)), claim("vllm", at(8000)))
+	f(vllm, "port 8000, which no container declares", container("proxy", 0, at(8080)), container("vllm", 1))
+	f(vllm, "pod web-1: the server is container vllm, which requests the GPUs, but port 8000 is container proxy's; set port in the signal to the one that serves the server's metrics",
+		container("proxy", 0, at(8000)), container("vllm", 1))
+	f(vllm, "pod web-1: the server is container vllm, which requests the GPUs, but port 8000 is container routing-proxy's; set port in the signal to the one that serves the server's metrics",
+		sidecar("routing-proxy", at(8000)), container("vllm", 1, at(8200), at(5600)))
+	f(vllm, "port 8000 of container b, which declares port 8000", container("a", 1, at(7000)), container("b", 1, at(8000)))
+	f(vllm, "port 8000 of container server, which declares port 8000", container("exporter", 0, named("metrics", 9000)), container("server", 0, at(8000)))
+	f(vllm, "port 9000 (metrics) of container exporter", container("exporter", 0, named("metrics", 9000)), container("server", 0, at(80)))
+	f(triton, "port 8002 of container triton"+gpus, container("proxy", 0, at(80)), container("triton", 1, at(8000), at(8001), at(8002)))
+	f(policy.Port{Default: 8000, Given: &name}, "port 80 (http) of container vllm", container("proxy", 0, named("http", 8080)), container("vllm", 1, named("http", 80)))
+	f(policy.Port{}, "port 80 of container server"+gpus, container("proxy", 0, at(8080)), container("server", 1, at(80)))
+	f(policy.Port{}, "pod web-1 has 2 container ports (proxy: 8080, server: 80 http); name the one that serves its metrics in signals[].pods.port",
+		container("proxy", 0, at(8080)), container("server", 0, named("http", 80)))
+	f(policy.Port{Given: &name}, `pod web-1 has no container port named "http" (proxy: 8080)`, container("proxy", 0, at(8080)), container("server", 1))
+}
+
+// Signals with TLS read the pod's own address over https, in a target of their own. Those of
+// tenants choose no host.
+func TestTargetsWithTLS(t *testing.T) {
+	var pods podList
+	r := finder(&pods)
+	put, _ := monitors(t, r)
+	pods = podList{pod("web", "web-1", ports("http", 8000, "admin", 15000)), pod("epp", "epp-1", ports("metrics", 9090))}
+	r.cfg.Gateways = true
+	verify := policy.TLS{CA: "ca", ServerName: "other.example"}
+	given := intstr.FromString("http")
+	source := func(tls *policy.TLS) policy.Source {
+		return policy.Source{Kind: policy.Pods, Terms: []policy.Term{{{Name: "a"}}}, Path: "/metrics", Port: policy.Port{Given: &given}, TLS: tls}
+	}
+	epp := gateway(9090, "epp")
+	epp.Gateway.TLS = &policy.TLS{InsecureSkipVerify: true}
+	f := func(readers []Reader, want ...string) {
+		t.Helper()
+		var got []string
+		for _, x := range r.Find(time.Now(), gpu.FieldSet{}, readers).Targets {
+			verified := "plain"
+			if x.TLS != nil {
+				verified = fmt.Sprintf("%+v", *x.TLS)
+			}
+			got = append(got, x.Name+" "+x.URL.String()+" "+verified)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	const skips, verifies = "{CA: ServerName: InsecureSkipVerify:true}", "{CA:ca ServerName:other.example InsecureSkipVerify:false}"
+	f([]Reader{reader(source(&verify)), reader(source(nil)), reader(epp)},
+		"pod/ns/epp-1:9090/metrics (HTTPS) https://10.0.0.1:9090/metrics "+skips,
+		"pod/ns/web-1:8000/metrics http://10.0.0.1:8000/metrics plain",
+		"pod/ns/web-1:8000/metrics (HTTPS) https://10.0.0.1:8000/metrics "+verifies)
+	// A PodMonitor names the scheme of a signal that names neither a port nor a scheme.
+	put("ns", "m", "selector: {matchLabels: {app: web}}\npodMetricsEndpoints: [{port: admin, scheme: https, tlsConfig: {insecureSkipVerify: true}}]\n")
+	unnamed := source(nil)
+	unnamed.Port = policy.Port{}
+	f([]Reader{reader(unnamed)}, "pod/ns/web-1:15000/metrics (HTTPS) https://10.0.0.1:15000/metrics "+skips)
+	unnamed.TLS = &verify
+	f([]Reader{reader(unnamed)}, "pod/ns/web-1:15000/metrics (HTTPS) https://10.0.0.1:15000/metrics "+verifies)
 }

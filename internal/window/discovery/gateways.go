@@ -42,15 +42,12 @@ func (f *Finder) oneGateway(found *podTargetSet, namespace string, g *policy.Gat
 		if !Scrapable(pod) || len(names) >= maxGateways {
 			continue
 		}
-		port, err := PodPort(pod, g.Port)
-		if err == nil {
-			err = f.addGateway(found, pod, port, g.Path)
-		}
+		name, err := f.addGateway(found, pod, g)
 		if err != nil {
 			problem = err.Error()
 			continue
 		}
-		names = append(names, PodTargetName(pod, port, g.Path))
+		names = append(names, name)
 	}
 	return names, problem
 }
@@ -72,16 +69,19 @@ func (f *Finder) gatewayPods(namespace string, g *policy.Gateway) (out []*corev1
 	return out
 }
 
-func (f *Finder) addGateway(found *podTargetSet, pod *corev1.Pod, port int32, path string) error {
-	u, err := f.endpoint(KindPod, pod, port, path)
+func (f *Finder) addGateway(found *podTargetSet, pod *corev1.Pod, g *policy.Gateway) (name string, err error) {
+	port, err := PodPort(pod, g.Port)
 	if err != nil {
-		return err
+		return "", err
 	}
-	name := PodTargetName(pod, port, path)
-	if found.add(pod, &Target{Name: name, Kind: KindPod, URL: u, Labels: podLabels(pod, u.Host)}) == nil {
-		return fmt.Errorf("pod %s already has %d ports and paths that are scraped, which is the limit", pod.Name, MaxPerPod)
+	e, err := f.at(pod, port, g.Path, g.TLS)
+	if err != nil {
+		return "", err
 	}
-	return nil
+	if found.add(pod, &Target{Name: e.Name, Kind: KindPod, URL: e.URL, TLS: e.TLS, Port: port, Labels: podLabels(pod, e.URL.Host)}) == nil {
+		return "", fmt.Errorf("pod %s already has %d ports and paths that are scraped, which is the limit", pod.Name, MaxPerPod)
+	}
+	return e.Name, nil
 }
 
 // podLabels are the labels of a pod's own series, unless a PodMonitor sets others.

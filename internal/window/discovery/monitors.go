@@ -44,7 +44,7 @@ type labelKey struct {
 // monitorLabels are the labels of an endpoint of a pod.
 type monitorLabels struct {
 	labels series.TargetLabels
-	port   int32
+	port   Port
 	keep   bool
 	err    error
 }
@@ -141,16 +141,16 @@ func (x *monitored) addEndpoint(m *podmonitor.Monitor, e *podmonitor.Endpoint, p
 	case l.err != nil:
 		return l.err
 	}
-	name := PodTargetName(pod, l.port, e.Path)
+	name := targetName(pod, l.port.Number, e.Path, e.TLS)
 	if x.taken[name] != nil {
 		return nil // an older PodMonitor has the same port and path
 	}
-	u, err := x.f.endpoint(KindPod, pod, l.port, e.Path)
+	at, err := x.f.at(pod, l.port, e.Path, e.TLS)
 	if err != nil {
 		return err
 	}
 	_, read := x.found.targets[name]
-	t := x.found.add(pod, &Target{Name: name, Kind: KindPod, URL: u, Interval: e.Interval})
+	t := x.found.add(pod, &Target{Name: name, Kind: KindPod, URL: at.URL, TLS: e.TLS, Port: l.port, Interval: e.Interval})
 	if t == nil {
 		return fmt.Errorf("pod %s already has %d ports and paths that are scraped, which is the limit", pod.Name, MaxPerPod)
 	}
@@ -174,7 +174,7 @@ func (x *monitored) labelsOf(m *podmonitor.Monitor, e *podmonitor.Endpoint, pod 
 			if err != nil {
 				return nil
 			}
-			return x.f.monitorTaken[PodTargetName(pod, port.ContainerPort, e.Path)]
+			return x.f.monitorTaken[targetName(pod, port.ContainerPort, e.Path, e.TLS)]
 		}
 		began := time.Now()
 		l = x.f.newMonitorLabels(e, pod)
@@ -193,22 +193,23 @@ func (f *Finder) newMonitorLabels(e *podmonitor.Endpoint, pod *corev1.Pod) *moni
 	if err != nil {
 		return &monitorLabels{err: err}
 	}
-	l := &monitorLabels{port: port.ContainerPort}
+	l := &monitorLabels{port: Port{Number: port.ContainerPort, Name: port.Name, Container: container.Name}}
 	l.labels, l.keep, l.err = e.Labels(pod, port, container, u.Host)
 	return l
 }
 
-// monitorPort returns the port and the path that the oldest PodMonitor names for a pod.
-func (f *Finder) monitorPort(pod *corev1.Pod) (port int32, path string, ok bool) {
+// monitorPort returns the port that the oldest PodMonitor names for a pod, and the endpoint;
+// nil: none does.
+func (f *Finder) monitorPort(pod *corev1.Pod) (Port, *podmonitor.Endpoint) {
 	if f.cfg.PodMonitors == nil {
-		return 0, "", false
+		return Port{}, nil
 	}
 	for _, m := range f.cfg.PodMonitors.Current().Of(pod) {
 		for i := range m.Endpoints {
-			if p, _, err := m.Endpoints[i].ContainerPort(pod); err == nil {
-				return p.ContainerPort, m.Endpoints[i].Path, true
+			if p, c, err := m.Endpoints[i].ContainerPort(pod); err == nil {
+				return Port{Number: p.ContainerPort, Name: p.Name, Container: c.Name}, &m.Endpoints[i]
 			}
 		}
 	}
-	return 0, "", false
+	return Port{}, nil
 }

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
@@ -89,9 +88,13 @@ func (s *podTargetSet) add(pod *corev1.Pod, t *Target) *Target {
 	return t
 }
 
-// PodTargetName returns the target name of a pod's exposition at a port and a path.
-func PodTargetName(pod *corev1.Pod, port int32, path string) string {
-	return fmt.Sprintf("%s/%s/%s:%d%s", KindPod, pod.Namespace, pod.Name, port, path)
+// targetName returns the target name of a pod's exposition at a port and a path.
+func targetName(pod *corev1.Pod, port int32, path string, verify *policy.TLS) string {
+	name := fmt.Sprintf("%s/%s/%s:%d%s", KindPod, pod.Namespace, pod.Name, port, path)
+	if verify != nil {
+		name += " (HTTPS)"
+	}
+	return name
 }
 
 func (f *Finder) addPodTargets(found *podTargetSet, src *policy.Source, pods []*corev1.Pod) {
@@ -99,56 +102,17 @@ func (f *Finder) addPodTargets(found *podTargetSet, src *policy.Source, pods []*
 		if !Scrapable(pod) {
 			continue
 		}
-		u, port, err := f.PodEndpoint(pod, src)
+		e, err := f.PodEndpoint(pod, src)
 		if err != nil {
 			continue // a condition of the workload reports it
 		}
-		name := PodTargetName(pod, port, u.Path)
-		t := found.add(pod, &Target{Name: name, Kind: KindPod, URL: u, Labels: podLabels(pod, u.Host)})
+		t := found.add(pod, &Target{Name: e.Name, Kind: KindPod, URL: e.URL, TLS: e.TLS, Port: e.Port, Labels: podLabels(pod, e.URL.Host)})
 		if t == nil {
-			found.excess[name] = true
+			found.excess[e.Name] = true
 			continue
 		}
 		for _, term := range src.AllTerms() {
 			t.Metrics = append(t.Metrics, term...)
 		}
 	}
-}
-
-// PodPort returns the port of a pod that serves its metrics: the given number or name;
-// else the port named metrics, the server's default, or the only port.
-func PodPort(pod *corev1.Pod, port policy.Port) (int32, error) {
-	given := port.Given
-	if given != nil && given.Type == intstr.Int {
-		return given.IntVal, nil
-	}
-	var all []corev1.ContainerPort
-	for _, ctr := range pod.Spec.Containers {
-		all = append(all, ctr.Ports...)
-	}
-	find := func(matches func(corev1.ContainerPort) bool) int32 {
-		if i := slices.IndexFunc(all, matches); i >= 0 {
-			return all[i].ContainerPort
-		}
-		return 0
-	}
-	if given != nil {
-		if n := find(func(p corev1.ContainerPort) bool { return p.Name == given.StrVal }); n > 0 {
-			return n, nil
-		}
-		return 0, fmt.Errorf("pod %s has no container port named %q", pod.Name, given.StrVal)
-	}
-	if port.Default > 0 {
-		if n := find(func(p corev1.ContainerPort) bool { return p.Name == "metrics" }); n > 0 {
-			return n, nil
-		}
-		own := find(func(p corev1.ContainerPort) bool { return p.ContainerPort == port.Default })
-		if own > 0 || port.SeparateFromAPI || len(all) != 1 {
-			return port.Default, nil
-		}
-	}
-	if len(all) != 1 {
-		return 0, fmt.Errorf("pod %s has %d container ports; name the one that serves its metrics in signals[].pods.port", pod.Name, len(all))
-	}
-	return all[0].ContainerPort, nil
 }

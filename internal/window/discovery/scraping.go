@@ -30,10 +30,15 @@ var kindNames = map[scrape.Kind]string{
 // Sync hands the targets to the scraper.
 func (s *Scraping) Sync(targets []Target) {
 	list := make([]scrape.Target, 0, len(targets))
-	for _, t := range targets {
-		list = append(list, scrape.Target{
+	for i := range targets {
+		t := &targets[i]
+		x := scrape.Target{
 			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, UID: string(t.UID), Fields: t.Fields, Metrics: PodMetrics(t.Metrics), Interval: t.Interval,
-		})
+		}
+		if t.TLS != nil {
+			x.TLS = scrape.TLS(*t.TLS)
+		}
+		list = append(list, x)
 	}
 	s.Scraper.Sync(list)
 }

@@ -36,8 +36,10 @@ type Target struct {
 	Name    string // unique
 	Pod     types.NamespacedName
 	URL     url.URL
-	Kind    string    // KindAgent, KindDCGM or KindPod
-	UID     types.UID // of the pod of KindAgent and KindDCGM
+	TLS     *policy.TLS // of KindPod with https
+	Port    Port        // of KindPod
+	Kind    string      // KindAgent, KindDCGM or KindPod
+	UID     types.UID   // of the pod of KindAgent and KindDCGM
 	Labels  series.TargetLabels
 	Fields  gpu.FieldSet       // of KindAgent and KindDCGM: those in use
 	Metrics []policy.PodMetric // of KindPod: those in use, sorted by their keys, each once
@@ -101,6 +103,7 @@ type Origin struct {
 	Place string // the node or the pod that its samples are about, see NodePlace and PodPlace
 	Node  string
 	Pod   types.NamespacedName
+	Port  Port // of KindPod
 }
 
 // Gateways are the targets of a reader's gateways.

@@ -34,6 +34,7 @@ type endpointFields struct {
 	TargetPort  *intstr.IntOrString `json:"targetPort"`
 	Path        string              `json:"path"`
 	Scheme      string              `json:"scheme"`
+	TLS         map[string]any      `json:"tlsConfig"`
 	Interval    string              `json:"interval"`
 	Relabelings []relabeling        `json:"relabelings"`
 }
@@ -42,7 +43,7 @@ type endpointFields struct {
 // change what is read: pods are scraped while they run, with the controller's own
 // timeout, and never through a redirect.
 var (
-	readFields   = []string{"port", "portNumber", "targetPort", "path", "scheme", "interval", "relabelings"}
+	readFields   = []string{"port", "portNumber", "targetPort", "path", "scheme", "tlsConfig", "interval", "relabelings"}
 	unusedFields = []string{
 		"scrapeTimeout", "honorTimestamps", "trackTimestampsStaleness", "followRedirects", "enableHttp2", "enableHTTP2", "filterRunning", "honorLabels",
 	}
@@ -52,7 +53,7 @@ var (
 func parseEndpoint(fields map[string]any) (e Endpoint, note string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if !slices.Contains(readFields, name) && !slices.Contains(unusedFields, name) && !isEmpty(fields[name]) {
-			return e, "", fmt.Errorf("%.64s is not supported: the controller scrapes pods by plain HTTP, without credentials, proxies and parameters, and keeps their series as they are", name)
+			return e, "", fmt.Errorf("%.64s is not supported: the controller scrapes pods without credentials, proxies and parameters, and keeps their series as they are", name)
 		}
 	}
 	var f endpointFields
@@ -65,8 +66,8 @@ func parseEndpoint(fields map[string]any) (e Endpoint, note string, err error) {
 	if e.Path, err = policy.CheckPath(f.Path); err != nil {
 		return e, "", err
 	}
-	if f.Scheme != "" && !strings.EqualFold(f.Scheme, "http") {
-		return e, "", fmt.Errorf("scheme is %.16q: only http is supported", f.Scheme)
+	if e.TLS, err = f.verify(); err != nil {
+		return e, "", err
 	}
 	if e.Interval = defaultInterval; f.Interval != "" {
 		d, err := model.ParseDuration(f.Interval)
@@ -82,6 +83,27 @@ func parseEndpoint(fields map[string]any) (e Endpoint, note string, err error) {
 		note = "honorLabels is ignored: a label of the page with the name of a target's label becomes exported_..."
 	}
 	return e, note, nil
+}
+
+// verify returns how the server's certificate is verified; nil: the scheme is http. A
+// tlsConfig names authorities and certificates by Secrets and ConfigMaps, of which the
+// controller reads none.
+func (f *endpointFields) verify() (*policy.TLS, error) {
+	if f.Scheme == "" || strings.EqualFold(f.Scheme, "http") {
+		return nil, nil // Prometheus ignores tlsConfig too
+	}
+	if !strings.EqualFold(f.Scheme, "https") {
+		return nil, fmt.Errorf("scheme is %.16q: write http or https", f.Scheme)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.TLS)) {
+		if name != "insecureSkipVerify" && name != "serverName" && !isEmpty(f.TLS[name]) {
+			return nil, fmt.Errorf("tlsConfig.%.64s is not supported: the controller reads no Secrets and ConfigMaps of tenants; set insecureSkipVerify: true, or tls.ca in a GPUAutoscaler's signal", name)
+		}
+	}
+	if f.TLS["insecureSkipVerify"] != true {
+		return nil, fmt.Errorf("tlsConfig.insecureSkipVerify is not true: scheme https needs it, because the controller reads no authority from a Secret or ConfigMap")
+	}
+	return &policy.TLS{InsecureSkipVerify: true}, nil
 }
 
 // port returns the endpoint's port, in the order of precedence of the Prometheus

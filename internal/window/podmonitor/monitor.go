@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // Kind is the kind of the objects.
@@ -37,6 +39,7 @@ type Monitor struct {
 type Endpoint struct {
 	Port     intstr.IntOrString // name or number of a container port
 	Path     string
+	TLS      *policy.TLS   // nil: plain HTTP
 	Interval time.Duration // between two scrapes; the scraper's if that is longer
 
 	monitor   *Monitor

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -76,7 +77,11 @@ func TestProblems(t *testing.T) {
 	for _, path := range []string{"/a?b=c", "/../x", "/a/./b", "//10.9.9.9/", "metrics", "/%2e%2e/", "@10.9.9.9/", "/a#b", "/a b", "/" + strings.Repeat("a", 300)} {
 		at(fmt.Sprintf(`{port: http, path: %q}`, path), "path")
 	}
-	at(`{port: http, scheme: https}`, "scheme is")
+	at(`{port: http, scheme: https}`, "tlsConfig.insecureSkipVerify is not true")
+	at(`{port: http, scheme: https, tlsConfig: {insecureSkipVerify: true, keySecret: {name: a, key: b}}}`, "tlsConfig.keySecret is not supported")
+	at(`{port: http, scheme: https, tlsConfig: {ca: {secret: {name: a, key: b}}, serverName: a}}`, "tlsConfig.ca is not supported")
+	at(`{port: http, scheme: https, tlsConfig: {ca: {configMap: {name: a, key: b}}}}`, "tlsConfig.ca is not supported")
+	at(`{port: http, scheme: https, tlsConfig: {insecureSkipVerify: "true"}}`, "tlsConfig.insecureSkipVerify is not true")
 	at(`{port: http, scheme: ftp}`, "scheme is")
 	at(`{port: http, interval: soon}`, "interval is")
 	at(`{port: http, params: {target: [10.9.9.9]}}`, "params is not supported")
@@ -86,7 +91,6 @@ func TestProblems(t *testing.T) {
 	at(`{port: http, authorization: {credentials: {name: a, key: b}}}`, "authorization is not supported")
 	at(`{port: http, basicAuth: {username: {name: a, key: b}}}`, "basicAuth is not supported")
 	at(`{port: http, oauth2: {tokenUrl: "http://10.9.9.9"}}`, "oauth2 is not supported")
-	at(`{port: http, tlsConfig: {insecureSkipVerify: true}}`, "tlsConfig is not supported")
 	at(`{port: http, metricRelabelings: [{action: drop, regex: a}]}`, "metricRelabelings is not supported")
 	at(`{port: http, somethingNew: true}`, "somethingNew is not supported")
 	at(`{port: {a: b}}`, "*")
@@ -104,6 +108,22 @@ func TestProblems(t *testing.T) {
 	f("selector: {matchLabels: {'a b': c}}\npodMetricsEndpoints: [{port: http}]\n", "spec.selector")
 	f("selector: 7\n", "spec cannot be read")
 	f("podMetricsEndpoints: 7\n", "spec cannot be read")
+}
+
+// A PodMonitor of a server with TLS, such as KServe's, is read without a verification.
+func TestSchemes(t *testing.T) {
+	f := func(endpoint string, want *policy.TLS) {
+		t.Helper()
+		m, problems := Parse(object(t, "m", endpointSpec(endpoint)), false)
+		if m == nil || len(problems) > 0 || !cmp.Equal(m.Endpoints[0].TLS, want) {
+			t.Errorf("%s: %+v, %q", endpoint, m, problems)
+		}
+	}
+	f(`{port: http}`, nil)
+	f(`{port: http, scheme: HTTP}`, nil)
+	f(`{port: http, scheme: http, tlsConfig: {insecureSkipVerify: true}}`, nil)
+	f(`{port: http, scheme: https, tlsConfig: {insecureSkipVerify: true}}`, &policy.TLS{InsecureSkipVerify: true})
+	f(`{port: http, scheme: HTTPS, tlsConfig: {insecureSkipVerify: true, serverName: a, ca: {}}}`, &policy.TLS{InsecureSkipVerify: true})
 }
 
 // The namespace of a PodMonitor is that of its pods, unless the operator trusts it.

@@ -62,7 +62,7 @@ func (e *Endpoint) Labels(pod *corev1.Pod, port corev1.ContainerPort, container 
 	}
 	if len(e.relabel) > 0 {
 		setMeta(b, pod, port, container)
-		b.Set(model.AddressLabel, instance).Set(model.SchemeLabel, "http").Set(model.MetricsPathLabel, e.Path)
+		b.Set(model.AddressLabel, instance).Set(model.SchemeLabel, e.scheme()).Set(model.MetricsPathLabel, e.Path)
 		for i, s := range e.relabel {
 			if keep, err := s.apply(b); !keep || err != nil {
 				if err != nil {
@@ -92,6 +92,13 @@ func (e *Endpoint) Labels(pod *corev1.Pod, port corev1.ContainerPort, container 
 		return l, false, fmt.Errorf("pod %s would have %d labels of %d bytes, at most %d labels of %d bytes are supported", pod.Name, number, size, maxExtraLabels, maxExtraBytes)
 	}
 	return l, true, nil
+}
+
+func (e *Endpoint) scheme() string {
+	if e.TLS != nil {
+		return "https"
+	}
+	return "http"
 }
 
 // ownLabels are those that series.TargetLabels has fields for.

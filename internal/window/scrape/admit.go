@@ -15,13 +15,19 @@ const (
 	// clientBytes is the memory of a target that is scraped through net/http: the
 	// stacks of the connection's two goroutines (16 KiB), its buffers (8 KiB), and TLS.
 	clientBytes = 36 << 10
+	// tlsBytes is the memory of a pod with TLS: that of the connection's keys, certificates and
+	// buffers of a record of 16 KiB, and of the longest handshake.
+	tlsBytes = plainBytes + maxHandshake
 	// minPageBytes is the least memory of a target's page and series.
 	minPageBytes = 4 << 10
 )
 
 // targetBytes returns the memory of a target without its series and its page.
 func (s *Scraper) targetBytes(t *Target) int64 {
-	if s.isPlain(t) {
+	switch {
+	case t.Kind == Pod && t.URL.Scheme == "https":
+		return tlsBytes
+	case s.isPlain(t):
 		return plainBytes
 	}
 	return clientBytes
@@ -36,7 +42,9 @@ func maxTargets(limit, each int64) int { return int(max(limit*3/4/(each+minPageB
 func (s *Scraper) maxWanted() int {
 	each := int64(plainBytes)
 	for i := range s.wanted {
-		each = max(each, s.targetBytes(&s.wanted[i]))
+		if t := &s.wanted[i]; t.Kind != Pod { // a tenant's TLS is no limit for others: the account bounds it
+			each = max(each, s.targetBytes(t))
+		}
 	}
 	return maxTargets(s.deps.Store.Stats().Limit, each)
 }

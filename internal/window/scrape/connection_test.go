@@ -167,9 +167,9 @@ func TestClosedConnectionsAreOpenedAgain(t *testing.T) {
 }
 
 // A server that answers each first request of a connection only is asked once for
-// each scrape, not again and again.
+// each scrape, not again and again. Whether it speaks TLS is tried once in a minute.
 func TestBrokenAnswersAreNotAskedAgain(t *testing.T) {
-	var asked atomic.Int64
+	var asked, tried atomic.Int64
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -181,15 +181,19 @@ func TestBrokenAnswersAreNotAskedAgain(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, _ = c.Read(make([]byte, 4096))
-			asked.Add(1)
+			first := make([]byte, 4096)
+			if _, _ = c.Read(first); first[0] == 'G' {
+				asked.Add(1)
+			} else {
+				tried.Add(1)
+			}
 			c.Close()
 		}
 	}()
 	r := plainRunner(t, Config{Timeout: time.Minute}, "http://"+l.Addr().String()+"/metrics")
 	for i := range int64(3) {
-		if r.scrape(t.Context()); r.state.Err == nil || asked.Load() != i+1 {
-			t.Errorf("asked %d times in %d scrapes, error %v", asked.Load(), i+1, r.state.Err)
+		if r.scrape(t.Context()); r.state.Err == nil || asked.Load() != i+1 || tried.Load() != 1 {
+			t.Errorf("asked %d times and tried TLS %d times in %d scrapes, error %v", asked.Load(), tried.Load(), i+1, r.state.Err)
 		}
 	}
 }

@@ -20,7 +20,6 @@ func describe(err error) string {
 	var (
 		op       *net.OpError
 		errno    syscall.Errno
-		alert    tls.AlertError
 		invalid  x509.CertificateInvalidError
 		hostname x509.HostnameError
 		unknown  x509.UnknownAuthorityError
@@ -35,8 +34,10 @@ func describe(err error) string {
 		return "the TLS certificate has expired or is not valid yet"
 	case errors.As(err, &invalid):
 		return "the TLS certificate is not valid"
-	case errors.As(err, &alert):
-		return "the TLS handshake failed: " + alert.Error()
+	case errors.As(err, &op) && op.Op == "remote error": // an alert, whose text is crypto/tls's
+		return "the TLS handshake failed: " + op.Err.Error()
+	case errors.Is(err, errHandshakeTooLong):
+		return errHandshakeTooLong.Error()
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return "the server does not speak TLS"
 	case errors.As(err, &op) && op.Op == "dial":

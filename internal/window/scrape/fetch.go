@@ -63,12 +63,7 @@ func fail(r Reason, format string, args ...any) *failure {
 // arrives. It holds no more than page.MaxLine bytes of the body at a time.
 func (s *Scraper) fetch(ctx context.Context, r *runner) *failure {
 	if r.req.wire != nil {
-		a, err := r.conn.exchange(ctx, s.deps.Dial, r.req, time.Now().Add(s.cfg.Timeout), r.take)
-		if err != nil {
-			return s.netFailure(err)
-		}
-		defer r.conn.done(r.buffer)
-		return s.read(r, a.status, a.length, a)
+		return s.exchange(ctx, r)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -79,6 +74,28 @@ func (s *Scraper) fetch(ctx context.Context, r *runner) *failure {
 	defer resp.Body.Close()
 	r.take()
 	return s.read(r, resp.StatusCode, resp.ContentLength, resp.Body)
+}
+
+// exchange is fetch over the runner's own connection.
+func (s *Scraper) exchange(ctx context.Context, r *runner) (f *failure) {
+	status := 0
+	a, err := r.conn.exchange(ctx, r.dialer(), r.req, time.Now().Add(s.cfg.Timeout), r.take)
+	if err == nil {
+		defer r.conn.done(r.buffer)
+		status = a.status
+		f = s.read(r, a.status, a.length, a)
+	} else {
+		f = s.netFailure(err)
+	}
+	switch {
+	case f == nil:
+		r.protocol = protocol{}
+	case f.reason == Unreachable || f.reason == BadStatus:
+		if other := s.mismatch(ctx, r, err, status); other != nil {
+			f.err = other
+		}
+	}
+	return f
 }
 
 // read parses the body of a response into the runner's page.
@@ -100,8 +117,12 @@ func (s *Scraper) read(r *runner, code int, length int64, body io.Reader) *failu
 }
 
 // isPlain reports whether a target is scraped over its runner's connection, without
-// TLS and credentials, and not through net/http.
+// credentials, and not through net/http. Pods with TLS always are: the client's TLS is for
+// exporters.
 func (s *Scraper) isPlain(t *Target) bool {
+	if t.Kind == Pod && t.URL.Scheme == "https" {
+		return true
+	}
 	return s.deps.Dial != nil && t.URL.Scheme == "http" &&
 		(t.Kind == Pod || s.deps.Exporters == nil && (t.Kind == DCGM || s.deps.Agents == nil))
 }

@@ -43,9 +43,11 @@ type runner struct {
 	clock     clock
 	intervals page.IntervalEstimate
 
-	conn   connection
-	buffer *buffer // while a page is read and stored
-	turns  turns
+	conn            connection
+	protocol        protocol
+	asksCertificate bool    // the server asked for one in the last handshake
+	buffer          *buffer // while a page is read and stored
+	turns           turns
 
 	req       *request
 	learn     time.Time // when to request the whole page; zero: now

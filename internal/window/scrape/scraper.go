@@ -5,6 +5,7 @@ package scrape
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"maps"
 	"slices"
@@ -64,9 +65,10 @@ type Scraper struct {
 	wanted     []Target
 	changed    chan struct{}
 	runners    map[string]*runner
-	outOfRange map[string]uint64  // values, by metric
-	leaving    map[string]*runner // runners of removed targets that are not done yet
-	refused    map[string]State   // targets that are not scraped because there are too many
+	outOfRange map[string]uint64         // values, by metric
+	leaving    map[string]*runner        // runners of removed targets that are not done yet
+	refused    map[string]State          // targets that are not scraped because there are too many
+	roots      map[string]*x509.CertPool // of pods with TLS, by TLS.CA
 
 	scrapes, samples, badLines, repeated atomic.Uint64
 	lines                                atomic.Int64
@@ -90,7 +92,7 @@ func New(cfg Config, deps Deps) *Scraper {
 }
 
 // Sync sets the targets to scrape. Targets that stay are not interrupted, even if
-// their fields or metrics change. A target with another URL, kind or interval starts
+// their fields or metrics change. A target with another URL, kind, TLS or interval starts
 // again and keeps its window; one with another UID starts without. A target that is not in the list is dropped from the store. Of
 // two targets with the same name, the first counts.
 func (s *Scraper) Sync(targets []Target) {
@@ -165,7 +167,7 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 		have := old.want.Load()
 		switch {
 		case have.equal(t):
-		case have.UID == t.UID && have.URL == t.URL && have.Kind == t.Kind && have.Interval == t.Interval:
+		case have.UID == t.UID && have.URL == t.URL && have.Kind == t.Kind && have.TLS == t.TLS && have.Interval == t.Interval:
 			old.want.Store(t.copy())
 		default:
 			old.gone.Store(have.UID != t.UID)
@@ -173,6 +175,7 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 			s.start(ctx, all, t, old)
 		}
 	}
+	s.dropRoots()
 	maps.DeleteFunc(s.leaving, func(_ string, r *runner) bool { return r.isDone() })
 	for name, r := range s.runners {
 		if wanted[name] == nil {

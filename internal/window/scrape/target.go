@@ -28,6 +28,7 @@ type Target struct {
 	URL    url.URL // such as http://10.1.2.3:9400/metrics; the host is an IP address and a port
 	Kind   Kind
 	Labels series.TargetLabels
+	TLS    TLS    // for a Pod with https; of any other target the zero TLS
 	UID    string // of an exporter's pod: the GPUs of another pod of this name are forgotten
 
 	Fields  gpu.FieldSet  // the fields in use, for Agent and DCGM; empty: all
@@ -45,7 +46,7 @@ func (t *Target) copy() *Target {
 }
 
 func (t *Target) equal(o *Target) bool {
-	return t.Name == o.Name && t.URL == o.URL && t.Kind == o.Kind && t.Labels == o.Labels && t.UID == o.UID &&
+	return t.Name == o.Name && t.URL == o.URL && t.Kind == o.Kind && t.TLS == o.TLS && t.Labels == o.Labels && t.UID == o.UID &&
 		t.Fields == o.Fields && t.Interval == o.Interval && slices.Equal(t.Metrics, o.Metrics)
 }
 
