@@ -19,7 +19,7 @@ import (
 const failingTTL = 5 * time.Second
 
 // failing caches why targets of pods do not answer, by their names. It is asked only
-// while a gateway's query has no answer.
+// while a signal of pods or a gateway's query has no value.
 type failing struct {
 	mu     sync.Mutex
 	asOf   time.Time
@@ -61,6 +61,16 @@ func (s *shared) gatewayProblem(key types.NamespacedName) string {
 	if g.Problem != "" {
 		return g.Problem
 	}
+	for _, name := range g.Targets {
+		if err := s.targetError(name); err != "" {
+			return fmt.Sprintf("the gateway at %s does not answer: %s", name, excerpt.Of(err, maxDetail))
+		}
+	}
+	return ""
+}
+
+// targetError returns why a target does not answer; empty: it does, or has not been scraped.
+func (s *shared) targetError(name string) string {
 	s.failing.mu.Lock()
 	defer s.failing.mu.Unlock()
 	if now := time.Now(); now.Sub(s.failing.asOf) > failingTTL {
@@ -71,10 +81,5 @@ func (s *shared) gatewayProblem(key types.NamespacedName) string {
 			}
 		}
 	}
-	for _, name := range g.Targets {
-		if err := s.failing.errors[name]; err != "" {
-			return fmt.Sprintf("the gateway at %s does not answer: %s", name, excerpt.Of(err, maxDetail))
-		}
-	}
-	return ""
+	return s.failing.errors[name]
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
@@ -45,7 +46,7 @@ func (w *workload) watchSignals(r *report) {
 		return
 	}
 	why := c.Message
-	if r.queryProblem == "" {
+	if r.queryProblem == "" && (r.unread == "" || r.plan.fields != (gpu.FieldSet{})) {
 		why += ": " + w.describeSilence()
 	}
 	if !o.ongoing {
@@ -108,6 +109,9 @@ func (w *workload) describeSilence() string {
 			continue
 		}
 		want[at.Place] = true
+		if t.Kind == discovery.KindPod {
+			t.Name += " (" + at.Port.String() + ")"
+		}
 		if !t.Up {
 			out = append(out, fmt.Sprintf("%s on node %s does not answer (%s)", t.Name, at.Node, cmp.Or(excerpt.Of(t.Error, maxDetail), "it never answered")))
 		} else if t.Frozen > 0 {
@@ -127,6 +131,61 @@ func (w *workload) describeSilence() string {
 		out = append(out[:maxSilent], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(out, ", ")
+}
+
+// describeUnread says of the first signal of pods without a value at which port of which
+// container it is read, what was found there, and what to set; empty: each has a value, or
+// another message has the reason.
+func (w *workload) describeUnread(r *report) string {
+	d, p := r.decision, r.plan
+	if d == nil || p == nil || d.Serving == 0 || r.early || r.podsProblem != "" {
+		return ""
+	}
+	for i := range p.Sources {
+		name := p.Policy.Signals[i].Name
+		missing := func(in scale.Input) bool { return in.Signal == name && in.Fresh == 0 }
+		if p.Sources[i].Kind == policy.Pods && slices.ContainsFunc(d.Inputs, missing) {
+			return w.describeRead(&p.Sources[i])
+		}
+	}
+	return ""
+}
+
+// describeRead says where a signal is read of a serving pod, and what was found there: of one
+// that does not answer, if there is one.
+func (w *workload) describeRead(src *policy.Source) (out string) {
+	for _, pod := range w.pods {
+		if !replica.Serving(pod) {
+			continue
+		}
+		e, err := w.shared.finder.PodEndpoint(pod, src)
+		if err != nil {
+			continue
+		}
+		at := fmt.Sprintf("pod %s, %s, path %s", pod.Name, e.Port, excerpt.Of(e.URL.Path, maxDetail/4))
+		if why := w.shared.targetError(e.Name); why != "" {
+			if _, own, ok := strings.Cut(why, "): "); ok { // without the target and its URL
+				why = own
+			}
+			if !strings.Contains(why, "set ") {
+				why += "; set port or path in the signal if its metrics are elsewhere"
+			}
+			return at + ": " + why
+		}
+		if out == "" {
+			out = at + ": the page has no fresh " + excerpt.Of(namesOf(src), maxDetail/2) + "; set port or path in the signal if another one has"
+		}
+	}
+	return out
+}
+
+// namesOf lists the metrics of a source, the first name of each.
+func namesOf(src *policy.Source) string {
+	var names []string
+	for _, term := range src.Terms {
+		names = append(names, term[0].Name)
+	}
+	return strings.Join(names, " or ")
 }
 
 // samplePlaces returns the places whose targets should have samples of the serving

@@ -11,9 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -103,4 +105,38 @@ gpupilot_autoscaler_condition{name="web",namespace="ns",type="` + v1alpha1.Condi
 	is("1", "1", "1")
 	w.pass(r.now.Add(time.Minute))
 	is("0", "1", "0")
+}
+
+// A signal of pods without a value names the port and the container that were read, what was
+// found there, and what to set.
+func TestUnreadPodsAreDescribed(t *testing.T) {
+	a := autoscaler("web")
+	a.Spec.Signals = []v1alpha1.Signal{{Preset: v1alpha1.PresetVLLM}}
+	r := newRig(t, deployment("web", 1), a)
+	p := pod("web", "web-1", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour)))
+	p.Spec.Containers = []corev1.Container{{Name: "proxy", Ports: []corev1.ContainerPort{{Name: "admin", ContainerPort: 15000}}}, {
+		Name: "vllm", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8000}},
+		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
+	}}
+	r.pods.Pods = []*corev1.Pod{p}
+	w := r.add(a)
+	w.servingSince = r.now.Add(-time.Hour)
+	const name = "pod/ns/web-1:8000/metrics"
+	f := func(failure, want string) {
+		t.Helper()
+		r.listTargets(r.now)
+		r.states = []view.Target{{Name: name, Kind: discovery.KindPod, Up: failure == "", Error: failure}}
+		r.failing.asOf = time.Time{}
+		w.outage = outage{}
+		w.pass(r.now)
+		r.now = r.now.Add(time.Hour)
+		contains(t, signalsCondition(w.status.next).Message, want)
+		if n := len(r.events); n == 0 || !strings.Contains(r.events[n-1].Note, want) {
+			t.Errorf("%+v, want %q", r.events, want)
+		}
+	}
+	const at = "no serving replica has a fresh value of vllm KV cache: pod web-1, port 8000 (http) of container vllm, which requests the GPUs, path /metrics: "
+	f("scrape "+name+" (http://10.0.0.1:8000/metrics): the port speaks TLS: set scheme: HTTPS", at+"the port speaks TLS: set scheme: HTTPS")
+	f("scrape "+name+" (http://10.0.0.1:8000/metrics): answered 404 Not Found", at+"answered 404 Not Found; set port or path in the signal if its metrics are elsewhere")
+	f("", at+"the page has no fresh vllm:num_requests_running or vllm:num_requests_waiting; set port or path in the signal if another one has")
 }

@@ -392,7 +392,7 @@ func signalsCondition(r *report) metav1.Condition {
 	case c.Status == metav1.ConditionTrue && missing == "":
 		c.Reason, c.Message = reasonReadable, bounds.AllReadable+reasonSuffix(r.noRequests)
 	case c.Status == metav1.ConditionTrue:
-		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+fallbackSuffix(r.plan, missing)+reasonSuffix(r.queryProblem)
+		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+fallbackSuffix(r.plan, missing)+reasonSuffix(r.queryProblem)+reasonSuffix(r.unread)
 	case r.queryProblem != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoFreshData, "no fresh value of "+excerpt.Of(missing, maxDetail)+reasonSuffix(r.queryProblem)
 	case d.Serving == 0 && d.Idle.Down:
@@ -403,7 +403,7 @@ func signalsCondition(r *report) metav1.Condition {
 		c.Reason, c.Message = reasonNotServing, "the first replica that serves has no value yet"
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, reasonNoFreshData
-		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", excerpt.Of(missing, maxDetail)) + reasonSuffix(r.podsProblem)
+		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", excerpt.Of(missing, maxDetail)) + reasonSuffix(r.podsProblem) + reasonSuffix(r.unread)
 	}
 	return c
 }
@@ -413,7 +413,7 @@ func reasonSuffix(reason string) string {
 	if reason == "" {
 		return ""
 	}
-	return ": " + excerpt.Of(reason, maxDetail)
+	return ": " + excerpt.Of(reason, 2*maxDetail)
 }
 
 // decisionOf converts a decision to its form in a status.

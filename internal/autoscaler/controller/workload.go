@@ -186,6 +186,7 @@ type report struct {
 	decision     *scale.Decision
 	obstacle     verdict
 	podsProblem  string          // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
+	unread       string          // where a signal that has no value is read of the pods, and what was found there; empty: each has one
 	queryProblem string          // why a query has no new answer; empty: none has a problem
 	noRequests   string          // which query is 0/0; empty: none is
 	limited      *series.Limited // a target of its pods that reached a bound or the memory limit
@@ -248,6 +249,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	w.last, r.before = r.decision, w.before
 	r.contradictions = w.shared.audit.Contradictions(w.pods)
 	r.limited = w.limitedTarget(now)
+	r.unread = w.describeUnread(r)
 	w.recordObstacle(r)
 	w.watchSignals(r)
 	w.watchSources(r)

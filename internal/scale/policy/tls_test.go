@@ -34,7 +34,9 @@ func authority(t testing.TB) (cert, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := func(kind string, b []byte) string { return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b})) }
+	block := func(kind string, b []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
+	}
 	return block("CERTIFICATE", der), block("PRIVATE KEY", secret)
 }
 

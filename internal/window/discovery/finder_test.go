@@ -184,7 +184,9 @@ func container(name string, gpus int64, ports ...corev1.ContainerPort) func(*cor
 // its usual port. The port of a proxy beside it is never taken for the server's.
 func TestServerOfSeveralContainers(t *testing.T) {
 	at := func(n int32) corev1.ContainerPort { return corev1.ContainerPort{ContainerPort: n} }
-	named := func(name string, n int32) corev1.ContainerPort { return corev1.ContainerPort{Name: name, ContainerPort: n} }
+	named := func(name string, n int32) corev1.ContainerPort {
+		return corev1.ContainerPort{Name: name, ContainerPort: n}
+	}
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := func(name string, ports ...corev1.ContainerPort) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
