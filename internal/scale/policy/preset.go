@@ -32,7 +32,8 @@ const (
 // requests; kvCache is a share from 0 to 1, nil if the server does not expose it.
 type preset struct {
 	running, waiting, kvCache Term
-	pace                      *Pace // nil: the server exposes no inter-token latency, or only per request
+	queues                    []Term // further requests, of some of the servers only
+	pace                      *Pace  // nil: the server exposes no inter-token latency, or only per request
 	misses                    *missMetrics
 	arrived, completed        Term // request counters; nil: the server has none, or counts some requests twice
 	port                      Port
@@ -82,6 +83,7 @@ func presets() map[v1alpha1.Preset]preset {
 		v1alpha1.PresetSGLang: {
 			running: Term{{Name: "sglang:num_running_reqs", By: "dp_rank"}},
 			waiting: Term{{Name: "sglang:num_queue_reqs", By: "dp_rank"}},
+			queues:  sglangQueues(),
 			kvCache: Term{{Name: "sglang:token_usage", Max: true}},
 			pace:    newPace("sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
 			misses: &missMetrics{
@@ -131,12 +133,32 @@ func (p *preset) setRanges() {
 			}
 		}
 	}
-	set(maxRequests, p.running, p.waiting)
+	set(maxRequests, append(p.queues, p.running, p.waiting)...)
 	set(maxCacheShare, p.kvCache)
 	set(maxCount, p.arrived, p.completed)
 	if p.pace != nil {
 		set(maxCount, p.pace.TokenSeconds, p.pace.Tokens, p.pace.FirstTokenSeconds, p.pace.FirstTokens)
 	}
+}
+
+// sglangQueues returns the queues of SGLang's prefill and decode servers, whose requests are
+// neither running nor in the server's queue: on a prefill server those that wait for a decode
+// server, and those whose KV cache is being sent; on a decode server those that wait for room,
+// and those whose KV cache is on its way. Other servers do not have them, or have them as 0.
+func sglangQueues() (out []Term) {
+	for _, names := range [][]string{
+		{"num_prefill_bootstrap_queue_reqs", "num_prefill_prealloc_queue_reqs"},
+		{"num_prefill_inflight_queue_reqs", "num_prefill_infight_queue_reqs"},
+		{"num_decode_prealloc_queue_reqs"},
+		{"num_decode_transfer_queue_reqs"},
+	} {
+		var t Term
+		for _, name := range names {
+			t = append(t, PodMetric{Name: "sglang:" + name, By: "dp_rank", Optional: "sglang:" + names[0]})
+		}
+		out = append(out, t)
+	}
+	return out
 }
 
 // tensorRTGauge returns a gauge of Triton's TensorRT-LLM backend, which
@@ -203,8 +225,8 @@ func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Er
 		}
 	}
 	src.Arrived, src.Completed = p.arrived, p.completed
-	src.InFlight = []Term{withoutRates(p.running), withoutRates(p.waiting)}
-	add(requests, p.running, p.waiting)
+	src.InFlight = append([]Term{withoutRates(p.running), withoutRates(p.waiting)}, p.queues...)
+	add(requests, append([]Term{p.running, p.waiting}, p.queues...)...)
 	src.Pace, src.Misses, src.Over, src.Arrived, src.Completed, src.InFlight = nil, nil, 0, nil, nil, nil
 	if p.kvCache != nil {
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, inPercent(p.kvCache))

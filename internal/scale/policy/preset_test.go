@@ -56,7 +56,10 @@ func TestPresets(t *testing.T) {
 		"KV cache": "max(vllm:kv_cache_usage_perc) or max(vllm:gpu_cache_usage_perc)",
 	})
 	f("sglang", 30000, map[string]string{
-		"requests": "sum(max by (dp_rank) (sglang:num_running_reqs)) + sum(max by (dp_rank) (sglang:num_queue_reqs))",
+		"requests": "sum(max by (dp_rank) (sglang:num_running_reqs)) + sum(max by (dp_rank) (sglang:num_queue_reqs))" +
+			" + sum(max by (dp_rank) (sglang:num_prefill_bootstrap_queue_reqs)) or sum(max by (dp_rank) (sglang:num_prefill_prealloc_queue_reqs))" +
+			" + sum(max by (dp_rank) (sglang:num_prefill_inflight_queue_reqs)) or sum(max by (dp_rank) (sglang:num_prefill_infight_queue_reqs))" +
+			" + sum(max by (dp_rank) (sglang:num_decode_prealloc_queue_reqs)) + sum(max by (dp_rank) (sglang:num_decode_transfer_queue_reqs))",
 		"KV cache": "max(sglang:token_usage)",
 	})
 	f("tgi", 80, map[string]string{

@@ -157,10 +157,14 @@ type PodMetric struct {
 	Max          bool   // the largest series, else the sum of the series
 	// By is a label. Only the largest of the series with the same value of it is
 	// added to the sum: they are copies from several ranks. Empty: all are added.
-	By     string
-	Bucket Bucket  // of a histogram's _bucket
-	Rate   bool    // the metric is a counter, and its rate per second is used
-	Factor float64 // from the metric's unit to the signal's; 0: 1
+	By string
+	// Optional is the name of the term's first metric if only some servers have the term, such
+	// as a queue of decode servers: where a page has neither a series nor a TYPE of the term's
+	// metrics, it is 0. Empty: it is absent.
+	Optional string
+	Bucket   Bucket  // of a histogram's _bucket
+	Rate     bool    // the metric is a counter, and its rate per second is used
+	Factor   float64 // from the metric's unit to the signal's; 0: 1
 	// LowerBound and UpperBound limit the valid values; others are absent. If both
 	// are 0, there are no limits.
 	LowerBound, UpperBound float64

@@ -48,7 +48,7 @@ func PodMetrics(in []policy.PodMetric) []page.Metric {
 	out := make([]page.Metric, 0, len(in))
 	for _, m := range in {
 		out = append(out, page.Metric{
-			Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Largest: m.Max, By: m.By, Min: m.LowerBound, Max: m.UpperBound,
+			Key: m.Key(), Name: m.Name, Label: m.Label, Value: m.Value, Largest: m.Max, By: m.By, Optional: m.Optional, Min: m.LowerBound, Max: m.UpperBound,
 			Counter: m.Rate || strings.HasSuffix(m.Name, "_total"),
 			Bucket:  page.Bucket{Limit: m.Bucket.Limit, Above: m.Bucket.Above, Edge: m.Bucket.Edge},
 		})

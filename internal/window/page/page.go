@@ -247,6 +247,9 @@ func (p *Reader) text(text []byte) {
 		if p.eof = string(text) == "# EOF"; p.learn != nil && len(p.entries) == 0 {
 			p.learn(text)
 		}
+		if p.pods != nil {
+			p.pods.comment(text)
+		}
 		return
 	}
 	e, v, stamp, err := p.sample(text, &p.at)

@@ -4,6 +4,7 @@ package page
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -110,6 +111,43 @@ func TestOutOfRangeIsBounded(t *testing.T) {
 	if len(o) != maxOutOfRange+1 || o.Total() != 1000 || o[maxOutOfRange].Metric != otherMetrics {
 		t.Errorf("%d counts of %d values", len(o), o.Total())
 	}
+}
+
+// A queue that only some servers have is 0 on the pages of others. One that a page has, by any of
+// its names, without a valid value, is missing and never 0.
+func TestOptionalMetrics(t *testing.T) {
+	target := series.New(series.Config{}).Target("t", series.TargetLabels{Namespace: "n", Pod: "p"})
+	m := newPodMetrics(target, []Metric{
+		{Key: "run", Name: "run"}, {Key: "new", Name: "new", Optional: "new", By: "rank", Max: 100}, {Key: "old", Name: "old", Optional: "new", By: "rank", Max: 100},
+	})
+	p := newReader(m)
+	p.pods, p.labels = m, &m.labels
+	f := func(page, want string) {
+		t.Helper()
+		if err := p.Read([]byte(page)); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for i, x := range m.metrics {
+			if m.seen[i] && !m.over[i] && !math.IsNaN(m.sums[i]) {
+				got += fmt.Sprintf("%s %v ", x.Key, m.sums[i])
+			}
+		}
+		if strings.TrimSpace(got) != want {
+			t.Errorf("%q: %q, want %q", page, got, want)
+		}
+	}
+	f("run 3\n", "run 3 new 0")
+	f("run 3\nnew{rank=\"0\"} 4\nnew{rank=\"1\"} 5\n", "run 3 new 9")
+	f("run 3\nold 4\n", "run 3 old 4")
+	f("run 3\nnew NaN\n", "run 3")
+	f("run 3\nold -1\n", "run 3")
+	f("run 3\nold 101\n", "run 3")
+	f("# TYPE run gauge\nrun 3\n# TYPE new gauge\n", "run 3")
+	f("run 3\n# TYPE old gauge\n", "run 3")
+	f("run 3\nnew x\n", "run 3") // a bad line
+	f("run 3\n# TYPE newer gauge\n", "run 3 new 0")
+	f("run 3\n", "run 3 new 0")
 }
 
 // Of a histogram the counts up to the edges next to a limit are read, and these edges.

@@ -3,6 +3,7 @@
 package page
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -25,6 +26,10 @@ type Metric struct {
 	// By is a label. Series with the same value of it are copies of one series from
 	// several ranks of a model: only the largest is added. Empty: all are added.
 	By string
+	// Optional is a name that alternative metrics have in common. On a page that has neither a
+	// series nor a TYPE of any of them, the one of this name is 0: the server has no such
+	// queue. Empty: a metric without a series has no value.
+	Optional string
 	// Bucket selects series of a histogram's _bucket by their label le. The zero
 	// Bucket: series without that label.
 	Bucket Bucket
@@ -70,6 +75,7 @@ type podMetrics struct {
 	sums    []float64        // by metric
 	seen    []bool           // by metric: a cell has a value
 	over    []bool           // by metric: not all of its series fit
+	typed   []bool           // by metric that is optional: the page has its TYPE; nil: none is
 	newest  []float64        // by metric: a counter's value on the newest page
 	edges   []float64        // by metric with a bucket: the edge on this page
 	lower   int              // consecutive pages with a lower counter
@@ -94,11 +100,51 @@ type place struct {
 
 func newPodMetrics(t *series.Target, metrics []Metric) *podMetrics {
 	n := len(metrics)
-	return &podMetrics{
+	m := &podMetrics{
 		target: t, metrics: metrics, refs: make([]series.Ref, n),
 		places: map[place]int32{}, known: map[string]int32{},
 		sums: make([]float64, n), seen: make([]bool, n), over: make([]bool, n), newest: make([]float64, n), edges: make([]float64, n),
 	}
+	if slices.ContainsFunc(metrics, func(x Metric) bool { return x.Optional != "" }) {
+		m.typed = make([]bool, n)
+	}
+	return m
+}
+
+// comment takes a comment of a page: it notes the types of optional metrics.
+func (m *podMetrics) comment(text []byte) {
+	if m.typed == nil {
+		return
+	}
+	name, ok := bytes.CutPrefix(text, []byte("# TYPE "))
+	if !ok {
+		return
+	}
+	name, _, _ = bytes.Cut(name, []byte(" "))
+	for i := range m.metrics {
+		if m.metrics[i].Optional != "" && m.metrics[i].Name == string(name) {
+			m.typed[i] = true
+		}
+	}
+}
+
+// fillOptional sets the optional metrics to 0 that the page has under none of their names. On
+// a page with a bad line they may be there.
+func (m *podMetrics) fillOptional(whole bool) {
+	for i := range m.typed {
+		x := &m.metrics[i]
+		if !whole || x.Optional == "" || x.Optional != x.Name {
+			continue
+		}
+		there := false
+		for k := range m.metrics {
+			there = there || m.metrics[k].Optional == x.Optional && (m.seen[k] || m.over[k] || m.typed[k])
+		}
+		if r, ok := m.target.Ref(series.Key{Metric: x.Key}); ok && !there {
+			m.refs[i], m.sums[i], m.seen[i] = r, 0, true
+		}
+	}
+	clear(m.typed)
 }
 
 // reset drops all remembered lines.
@@ -115,7 +161,7 @@ func (m *podMetrics) overgrown() bool { return m.labels.again || slices.Contains
 // size returns the bytes that are remembered. A map takes about twice its entries.
 func (m *podMetrics) size() int64 {
 	return m.text + m.labels.size() + int64(cap(m.cells))*int64(unsafe.Sizeof(cell{})) + int64(len(m.places))*2*(24+4) +
-		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+2+8+8)
+		int64(cap(m.slots))*24 + int64(len(m.known))*2*(16+4) + int64(len(m.metrics))*(16+8+3+8+8)
 }
 
 func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
@@ -215,6 +261,7 @@ func (m *podMetrics) combine(p *Reader) {
 			m.add(c)
 		}
 	}
+	m.fillOptional(p.Bad == 0)
 }
 
 // findEdges finds the edge that each metric asks for; NaN: the page has none.
