@@ -54,7 +54,7 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 	}
 	f(v1alpha1.PresetVLLM, "vllm.prom", map[string]float64{
 		"vllm:num_requests_running": 37, "vllm:num_requests_waiting": 12, "max(vllm:kv_cache_usage_perc)": 0.81,
-		"vllm:request_success_total": 1000,
+		"vllm:request_success_total": 1000, `vllm:engine_sleep_state{sleep_state="awake"}`: 2,
 	})
 	f(v1alpha1.PresetVLLM, "vllm-0.8.prom", map[string]float64{
 		"vllm:num_requests_running": 5, "vllm:num_requests_waiting": 0, "max(vllm:gpu_cache_usage_perc)": 0.125,

@@ -49,6 +49,9 @@ func (v Reader) Observe(replicas int32, units *replica.Units, sources []policy.S
 		if phase == scale.Leaving || phase == scale.Starting && r.Gated && !replica.IsNew(pod) { // it may have requests
 			r.Out, r.InFlight = !replica.IsReady(pod), v.readInFlight(pod, sources)
 		}
+		if phase == scale.Serving && v.sleeps(pod, sources) {
+			r.Phase, r.Since = scale.Starting, time.Time{} // for longer than any start: no capacity, and none on its way
+		}
 		for i := range sources {
 			r.Readings[i] = v.readSignal(pod, units.Members(n), &sources[i])
 			if sources[i].Pace != nil {
@@ -63,6 +66,16 @@ func (v Reader) Observe(replicas int32, units *replica.Units, sources []policy.S
 		o.Pods = append(o.Pods, r)
 	}
 	return o
+}
+
+// sleeps reports whether the server of a pod sleeps. One that does not say so is awake.
+func (v Reader) sleeps(pod *corev1.Pod, sources []policy.Source) bool {
+	for i := range sources {
+		if s, ok := v.ReadTerm(pod, sources[i].Awake); ok {
+			return s.Value == 0
+		}
+	}
+	return false
 }
 
 // readInFlight returns the requests that a pod has and has not answered. They are absent if

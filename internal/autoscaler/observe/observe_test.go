@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -67,6 +68,31 @@ func TestTermsOfAReading(t *testing.T) {
 	f("by its other name", fixed{"rate x/busy_us": {At: at(9), Value: 2.5e6}, "x/waiting": {At: at(9)}}, scale.Reading{Value: 2.5, At: at(9), OK: true})
 	f("one is missing", fixed{"x/waiting": {At: at(9), Value: 2}}, scale.Reading{})
 	f("none", fixed{}, scale.Reading{})
+}
+
+// A server that sleeps is no capacity, and none on its way. One that does not say so serves.
+func TestSleepingServers(t *testing.T) {
+	sources := []policy.Source{{Kind: policy.GPU}, {Kind: policy.Pods, Awake: policy.Term{{Name: "sleep", Label: "state", Value: "awake"}}}}
+	ready, starts := podtest.Pod("a", "x", at(0)), podtest.Pod("a", "x", at(0))
+	ready.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: at(1)}}}
+	f := func(pod *corev1.Pod, shown fixed, want scale.Phase, since time.Time) {
+		t.Helper()
+		got := readerOf(shown).Observe(1, &replica.Units{Pods: []*corev1.Pod{pod}}, sources).Pods[0]
+		if got.Phase != want || !got.Since.Equal(since) {
+			t.Errorf("%v: phase %v since %v, want %v since %v", shown, got.Phase, got.Since, want, since)
+		}
+	}
+	const key = `x/sleep{state="awake"}`
+	phase, since := replica.PhaseOf(ready)
+	if phase != scale.Serving {
+		t.Fatal(phase)
+	}
+	f(ready, fixed{}, scale.Serving, since)
+	f(ready, fixed{key: {At: at(9), Value: 1}}, scale.Serving, since)
+	f(ready, fixed{key: {At: at(9), Value: 2}}, scale.Serving, since) // two engines
+	f(ready, fixed{key: {At: at(9), Value: 0}}, scale.Starting, time.Time{})
+	phase, since = replica.PhaseOf(starts)
+	f(starts, fixed{key: {At: at(9), Value: 0}}, phase, since)
 }
 
 // The pace of a batch follows from the two counters of one histogram: 12 seconds of

@@ -36,6 +36,7 @@ type preset struct {
 	pace                      *Pace  // nil: the server exposes no inter-token latency, or only per request
 	misses                    *missMetrics
 	arrived, completed        Term // request counters; nil: the server has none, or counts some requests twice
+	awake                     Term // the number of engines that do not sleep; nil: the server has no such state
 	port                      Port
 }
 
@@ -76,6 +77,7 @@ func presets() map[v1alpha1.Preset]preset {
 			promptTokens: "vllm:prompt_tokens_total", outputTokens: "vllm:generation_tokens_total",
 		},
 		completed: Term{{Name: "vllm:request_success_total"}},
+		awake:     Term{{Name: "vllm:engine_sleep_state", Label: "sleep_state", Value: "awake", UpperBound: maxRequests}},
 		port:      Port{Default: 8000},
 	}
 	all := map[v1alpha1.Preset]preset{
@@ -224,10 +226,10 @@ func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Er
 			return err
 		}
 	}
-	src.Arrived, src.Completed = p.arrived, p.completed
+	src.Arrived, src.Completed, src.Awake = p.arrived, p.completed, p.awake
 	src.InFlight = append([]Term{withoutRates(p.running), withoutRates(p.waiting)}, p.queues...)
 	add(requests, append([]Term{p.running, p.waiting}, p.queues...)...)
-	src.Pace, src.Misses, src.Over, src.Arrived, src.Completed, src.InFlight = nil, nil, 0, nil, nil, nil
+	src.Pace, src.Misses, src.Over, src.Arrived, src.Completed, src.InFlight, src.Awake = nil, nil, 0, nil, nil, nil, nil
 	if p.kvCache != nil {
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, inPercent(p.kvCache))
 	}

@@ -58,6 +58,10 @@ type Source struct {
 	// those that are rates. A request of a minute adds nothing to a rate until it ends.
 	// nil: the signal does not count requests.
 	InFlight []Term // Pods
+
+	// Awake is 0 on a server that sleeps: it is ready, holds its GPUs and answers no request.
+	// nil: the server has no such state.
+	Awake Term // Pods
 }
 
 // Pace holds the rates of the _sum and _count series of two histograms: the time
@@ -124,9 +128,9 @@ func (s *Source) AllTerms() []Term {
 	if s.Misses != nil {
 		all = append(all, s.Misses.terms()...)
 	}
-	for _, counter := range []Term{s.Arrived, s.Completed} {
-		if counter != nil {
-			all = append(all, counter)
+	for _, more := range []Term{s.Arrived, s.Completed, s.Awake} {
+		if more != nil {
+			all = append(all, more)
 		}
 	}
 	return all
