@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -83,6 +85,47 @@ func TestPresetsReadTheirServersPages(t *testing.T) {
 		`nv_trt_llm_request_metrics{request_type="scheduled"}`: 8, `nv_trt_llm_request_metrics{request_type="waiting"}`: 3,
 		"nv_inference_pending_request_count": 0, "nv_inference_compute_infer_duration_us": 1_000_000,
 	})
+}
+
+// Each server of the documentation's table has the metrics of its row on its page, and signals
+// that are made of the row find them.
+func TestServersWithoutAPreset(t *testing.T) {
+	b, err := os.ReadFile("../../docs/gpuautoscaler.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(b), "### Servers without a preset\n")
+	table, _, ended := strings.Cut(table, "\nTwo `pods`")
+	rows := strings.Split(strings.TrimSpace(table), "\n")
+	if !found || !ended || len(rows) != 4 {
+		t.Fatalf("the table is not found: %q", rows)
+	}
+	for _, row := range rows[2:] {
+		cells := strings.Split(strings.Trim(row, "| "), "|")
+		for i := range cells {
+			cells[i] = strings.Trim(cells[i], " `")
+		}
+		port, want := intstr.Parse(cells[1]), map[string]float64{cells[3]: 20, cells[4]: 4, cells[5]: 0.6}
+		a := &v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{MaxReplicas: 2}}
+		for name := range want {
+			a.Spec.Signals = append(a.Spec.Signals, v1alpha1.Signal{
+				Pods: &v1alpha1.PodsSignal{Metric: name, Port: &port, Path: cells[2]}, Target: &v1alpha1.Target{Value: resource.MustParse("8")},
+			})
+		}
+		c, err := policy.Compile(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []policy.PodMetric
+		for i := range c.Sources {
+			for _, term := range c.Sources[i].AllTerms() {
+				all = append(all, term...)
+			}
+		}
+		if got := scrapePage(t, "testdata/"+cells[0]+".prom", discovery.PodMetrics(all)); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", cells[0], got, want)
+		}
+	}
 }
 
 // With an slo the two counters of the server's histogram are read as well, by
