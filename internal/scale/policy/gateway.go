@@ -124,17 +124,20 @@ func pickerSelectors(pool string) (out []labels.Selector) {
 // gauges are means over the endpoints, of the current names or of the deprecated ones, which
 // the picker also exposes: they are never added up. Several replicas of the picker see the
 // same endpoints, but each has a queue of its own. Without the feature gate flowControl
-// there is no queue.
+// there is no queue. A picker of the pool that has a queue, and none of the pool's name, is
+// missing data: the names of the label may have changed.
 func eppRequests(pool string) string {
-	either := func(aggregate, label string, names []string) string {
+	either := func(label, operator string, names []string) string {
 		selectors := make([]string, len(names))
 		for i, n := range names {
-			selectors[i] = fmt.Sprintf("%s{%s=%s}", n, label, strconv.Quote(pool))
+			selectors[i] = fmt.Sprintf("%s{%s%s%s}", n, label, operator, strconv.Quote(pool))
 		}
-		return aggregate + "(" + strings.Join(selectors, " or ") + ")"
+		return "(" + strings.Join(selectors, " or ") + ")"
 	}
-	return fmt.Sprintf("(%s + %s) * %s + (%s or vector(0))",
-		either("max", "name", pickerQueue), either("max", "name", pickerRunning), either("max", "name", pickerEndpoints), either("sum", "inference_pool", pickerFlowQueue))
+	ready := either("name", "=", pickerEndpoints)
+	return fmt.Sprintf("(max%s + max%s) * max%s + (sum%s or vector(0) unless on () (%s and on (pod) %s))",
+		either("name", "=", pickerQueue), either("name", "=", pickerRunning), ready,
+		either("inference_pool", "=", pickerFlowQueue), either("inference_pool", "!=", pickerFlowQueue), ready)
 }
 
 // The metrics of a picker, by their current and their deprecated names.

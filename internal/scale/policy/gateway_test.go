@@ -4,6 +4,7 @@ package policy
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,6 +127,21 @@ llm_d_epp_average_queue_size{name="chat"} 0
 llm_d_epp_average_running_requests{name="chat"} 0
 llm_d_epp_ready_endpoints{name="chat"} 0
 llm_d_epp_flow_control_queue_size{inference_pool="chat"} 3`, "{} => 3 @[0]")
+	// A queue of another picker in the namespace is not of this pool. One of this pool's picker without
+	// the pool's name is missing data, not zero.
+	const mine = `
+llm_d_epp_average_queue_size{name="chat",pod="a"} 2
+llm_d_epp_average_running_requests{name="chat",pod="a"} 3
+llm_d_epp_ready_endpoints{name="chat",pod="a"} 4`
+	f(epp, mine+`
+llm_d_epp_flow_control_queue_size{inference_pool="other",pod="b"} 1000`, "{} => 20 @[0]")
+	f(epp, mine+`
+llm_d_epp_flow_control_queue_size{inference_pool="ns/chat",pod="a"} 1000`, "")
+	f(epp, mine+`
+inference_extension_flow_control_queue_size{pool="chat",pod="a"} 1000`, "")
+	f(epp, mine+`
+llm_d_epp_flow_control_queue_size{inference_pool="other",pod="a"} 1000
+llm_d_epp_flow_control_queue_size{inference_pool="chat",pod="a"} 1`, "{} => 21 @[0]")
 	// A picker that is away is missing data, not zero.
 	f(epp, `up 1`, "")
 	f(`{preset: epp, pool: other, activation: "0"}`, current, "")
@@ -158,8 +174,10 @@ func TestGatewayPods(t *testing.T) {
 				t.Errorf("%s does not read %s", c.Sources[0].PromQL, name)
 			}
 		}
-		if len(g.Metrics) != strings.Count(c.Sources[0].PromQL, "{") {
-			t.Errorf("%s reads more than %q", c.Sources[0].PromQL, g.Metrics)
+		for _, read := range regexp.MustCompile(`(\w+)\{`).FindAllStringSubmatch(c.Sources[0].PromQL, -1) {
+			if !slices.Contains(g.Metrics, read[1]) {
+				t.Errorf("%s reads more than %q", c.Sources[0].PromQL, g.Metrics)
+			}
 		}
 	}
 	const epp, long = `{preset: epp, activation: "0"}`, "a-pool-with-a-name-of-more-than-40-characters"
