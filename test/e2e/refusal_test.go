@@ -42,7 +42,8 @@ func TestAPIServerRefuses(t *testing.T) {
 	f("a preset's target for the whole", func(s *v1alpha1.GPUAutoscalerSpec) {
 		s.Signals[0].GPU, s.Signals[0].Preset, s.Signals[0].Target.Type = nil, "tgi", v1alpha1.Value
 	}, "a preset's target is per replica")
-	f("a port beside no preset", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0].Path = "/m" }, "port and path of a signal are for presets")
+	f("a port beside no preset", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0].Path = "/m" }, "port, path, scheme and tls of a signal are for presets")
+	f("a scheme without tls", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0] = v1alpha1.Signal{Preset: "vllm", Scheme: "HTTPS"} }, "scheme HTTPS needs tls")
 	f("an activation that cannot be read", func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0].Activation = &s.Signals[0].Target.Value }, "activation needs a signal")
 	f("unknown actuation", func(s *v1alpha1.GPUAutoscalerSpec) { s.Actuation = "Guess" }, "spec.actuation", "Guess")
 }

@@ -169,6 +169,22 @@ func TestCRDAndControllerAgree(t *testing.T) {
 		schedule(func(*v1alpha1.Schedule) {})(s)
 		s.Schedules = append(s.Schedules, s.Schedules[0])
 	})
+	verified := func(scheme v1alpha1.Scheme, verify *v1alpha1.TLS) func(*spec) {
+		return func(s *spec) {
+			preset(nil, "")(s)
+			s.Signals[0].Scheme, s.Signals[0].TLS = scheme, verify
+			queue := v1alpha1.Signal{Pods: &v1alpha1.PodsSignal{Metric: "queue", Scheme: scheme, TLS: verify}, Target: &v1alpha1.Target{Value: resource.MustParse("4")}}
+			s.Signals = append(s.Signals, queue)
+		}
+	}
+	f(true, "plain HTTP", verified(v1alpha1.SchemeHTTP, nil))
+	f(true, "TLS without a verification", verified(v1alpha1.SchemeHTTPS, &v1alpha1.TLS{InsecureSkipVerify: true}))
+	f(false, "an unknown scheme", verified("https", &v1alpha1.TLS{InsecureSkipVerify: true}))
+	f(false, "HTTPS without tls", verified(v1alpha1.SchemeHTTPS, nil))
+	f(false, "tls without HTTPS", verified("", &v1alpha1.TLS{InsecureSkipVerify: true}))
+	f(false, "tls of nothing", verified(v1alpha1.SchemeHTTPS, &v1alpha1.TLS{}))
+	f(false, "tls of a name only", verified(v1alpha1.SchemeHTTPS, &v1alpha1.TLS{ServerName: "a"}))
+	f(false, "tls of both", verified(v1alpha1.SchemeHTTPS, &v1alpha1.TLS{ServerName: "a", CA: "b", InsecureSkipVerify: true}))
 	for _, path := range []string{"/", "/metrics/", "/a/b.c/d-e_f~g", "/@host:80/x", "/...", "/" + strings.Repeat("a", 255)} {
 		f(true, "path "+path, pods(nil, path))
 		f(true, "path of a preset "+path, preset(nil, path))
