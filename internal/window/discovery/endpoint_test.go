@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 func addressed(ip, host string, hostNetwork bool) func(*corev1.Pod) {
@@ -108,6 +110,10 @@ func FuzzEndpoint(f *testing.F) {
 		want := netip.MustParseAddr(ip).Unmap()
 		if host.Addr() != want || host.Port() != uint16(port) || !want.IsGlobalUnicast() {
 			t.Errorf("%q and %d are %s", ip, port, u.Host)
+		}
+		e, err := c.at(p, Port{Number: port}, path, &policy.TLS{ServerName: path, CA: ip})
+		if u.Scheme = "https"; err != nil || e.URL != u {
+			t.Errorf("with TLS: %s, %v; want %s", e.URL.String(), err, u.String())
 		}
 	})
 }
