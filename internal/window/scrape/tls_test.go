@@ -217,7 +217,7 @@ func httptestCertificate(t *testing.T) tls.Certificate {
 // The pools of authorities are shared, and forgotten with their last target.
 func TestPoolsOfAuthorities(t *testing.T) {
 	s := New(Config{}, Deps{Store: series.New(series.Config{})})
-	if s.rootsOf("a") != s.rootsOf("a") || len(s.roots) != 1 {
+	if first := s.rootsOf("a"); first != s.rootsOf("a") || len(s.roots) != 1 {
 		t.Error("a pool is not shared")
 	}
 	s.wanted = []Target{{TLS: TLS{CA: "b"}}}
