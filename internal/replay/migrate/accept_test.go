@@ -370,13 +370,17 @@ func (m *maker) scaledObject() map[string]any {
 		x := map[string]any{"type": kind}
 		switch kind {
 		case "prometheus":
-			x["metadata"] = m.some(map[string]any{"activationThreshold": m.pick(fmt.Sprint(m.number()), "x", "-1"), "ignoreNullValues": m.pick("true", "false"), "serverAddress": "http://" + m.text("p") + ":9090",
-				"authModes": "bearer", "timeout": fmt.Sprint(m.number()), "namespace": m.text("n"), "novel": m.text("v")})
+			x["metadata"] = m.some(map[string]any{
+				"activationThreshold": m.pick(fmt.Sprint(m.number()), "x", "-1"), "ignoreNullValues": m.pick("true", "false"), "serverAddress": "http://" + m.text("p") + ":9090",
+				"authModes": "bearer", "timeout": fmt.Sprint(m.number()), "namespace": m.text("n"), "novel": m.text("v"),
+			})
 			x["metadata"].(map[string]any)["query"] = m.query()
 			x["metadata"].(map[string]any)["threshold"] = m.mostly(fmt.Sprint(m.number()), "0", "x")
 		case "cron":
-			x["metadata"] = map[string]any{"timezone": m.pick("UTC", "Europe/Berlin", "Mars/Base", ""), "start": m.pick("0 8 * * 1-5", "0 20 * * 1-5", "0 0 * * 6", "*/5 * * * *", "@daily", "61 0 * * *"), "end": m.pick("0 18 * * 1-5", "0 8 * * 2-6", "0 0 * * 1", "0 6 1 * *"),
-				"desiredReplicas": m.pick("0", "3", fmt.Sprint(m.number()), "many")}
+			x["metadata"] = map[string]any{
+				"timezone": m.pick("UTC", "Europe/Berlin", "Mars/Base", ""), "start": m.pick("0 8 * * 1-5", "0 20 * * 1-5", "0 0 * * 6", "*/5 * * * *", "@daily", "61 0 * * *"), "end": m.pick("0 18 * * 1-5", "0 8 * * 2-6", "0 0 * * 1", "0 6 1 * *"),
+				"desiredReplicas": m.pick("0", "3", fmt.Sprint(m.number()), "many"),
+			}
 		case "cpu", "memory":
 			x["metadata"] = map[string]any{"value": m.pick("50", fmt.Sprint(m.number())), "containerName": m.text("container-")}
 			x["metricType"] = m.pick("Utilization", "AverageValue")
