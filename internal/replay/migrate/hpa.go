@@ -234,9 +234,13 @@ func (c *converter) objectMetric(m *metricID, about *v1alpha1.CrossVersionObject
 	if !ok {
 		return
 	}
-	c.result.note(field, "prometheus-adapter decides what %s of the %s %s is: the query assumes a series of that name with the labels namespace and %s. "+
-		"Check it, or give the adapter's file (--adapter-config)", m.Name, about.Kind, about.Name, label)
-	c.addValueQuery(selector(m.Name, c.matchers(label+"="+strconv.Quote(about.Name), selected)), *value, kind, field)
+	labels, object := "labels namespace and "+label, label+"="+strconv.Quote(about.Name)
+	if label == "namespace" && c.namespace == about.Name {
+		labels, object = "label namespace", ""
+	}
+	c.result.note(field, "prometheus-adapter decides what %s of the %s %s is: the query assumes a series of that name with the %s. "+
+		"Check it, or give the adapter's file (--adapter-config)", m.Name, about.Kind, about.Name, labels)
+	c.addValueQuery(selector(m.Name, c.matchers(object, selected)), *value, kind, field)
 }
 
 // ofTrigger matches the names of the metrics of KEDA's own HPAs.

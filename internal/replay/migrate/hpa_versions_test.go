@@ -30,7 +30,7 @@ func TestHPAVersions(t *testing.T) {
 		}
 		wantSignals(t, r,
 			`query max(trainer_gpu_avg{deployment="trainer",namespace="ml"}) Value 5`,
-			`query sum(jobs{namespace="ml",namespace="ml",queue="gpu"}) AverageValue 2`,
+			`query sum(jobs{namespace="ml",queue="gpu"}) AverageValue 2`,
 			"gpu DCGM_FI_DEV_GPU_UTIL AverageValue 60",
 			`query sum(queue_depth{namespace="ml",topic="jobs"}) Value 30`,
 			`query sum(queue_age{namespace="ml"}) AverageValue 500m`,

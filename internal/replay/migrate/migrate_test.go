@@ -477,6 +477,11 @@ func TestRulesOfOtherForms(t *testing.T) {
 	}
 	wantSignals(t, r, `query sum(gpu_util_by_pod{namespace="ml",pod=~"a-.*"}) AverageValue 60`)
 	wantNotes(t, r, "a recording rule makes gpu_util_by_pod (avg by (namespace, pod) (DCGM_FI_DEV_GPU_UTIL))")
+	r, err = Convert(Document{KindHPA, []byte(`{metadata: {name: a, namespace: ml}, spec: {` + target + `metrics: [{type: Object, object: {metric: {name: x}, describedObject: {kind: Namespace, name: ml}, target: {value: "1"}}}]}}`)}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSignals(t, r, `query max(x{namespace="ml"}) Value 1`)
 	report, err := Adapter([]byte(someRules), nil)
 	if err != nil || report.Rules[1].Becomes != RecordingRule || !strings.Contains(report.Rules[1].Why, "of a recording rule") {
 		t.Errorf("%+v, %v", report, err)
