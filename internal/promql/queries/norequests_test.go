@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,9 +167,10 @@ func FuzzWithoutRequests(f *testing.F) {
 // The scheduler says which answer is 0/0, which series are NaN, and which have ended.
 func TestTheSchedulerSaysWhichCaseItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, ended := quiet(t), false
+		e := quiet(t)
+		var ended atomic.Bool
 		s := queries.NewScheduler(queries.SchedulerConfig{}, queries.SchedulerDeps{Query: func(ctx context.Context, _, promql string) (series.Sample, error) {
-			if promql == "gone" && !ended {
+			if promql == "gone" && !ended.Load() {
 				return series.Sample{At: time.Now(), Value: 1}, nil
 			}
 			return e.Number(ctx, engine.Query{PromQL: promql}, noon)
@@ -185,7 +187,7 @@ func TestTheSchedulerSaysWhichCaseItIs(t *testing.T) {
 		}
 		s.Set(queries.GPUAutoscaler, "ml", []queries.Owner{{Name: "a", Queries: list}})
 		time.Sleep(3 * queries.Every)
-		ended = true
+		ended.Store(true)
 		time.Sleep(3 * queries.Every)
 		synctest.Wait()
 		f := func(promql string, noRequests bool, says string) {
