@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
 // maxSelectors bounds the selectors of one Selection.
@@ -136,8 +138,8 @@ func (e *Engine) matchers(match []string) ([][]*labels.Matcher, error) {
 			instructions += n
 		}
 	}
-	if size > e.cfg.MaxLength || instructions > maxRegexpSize {
-		return nil, exceeds(LimitLength, "the series selectors have %d bytes and expand to %d instructions; at most %d and %d are allowed", size, instructions, e.cfg.MaxLength, maxRegexpSize)
+	if size > e.cfg.MaxLength || instructions > queries.MaxRegexpSize {
+		return nil, exceeds(LimitLength, "the series selectors have %d bytes and expand to %d instructions; at most %d and %d are allowed", size, instructions, e.cfg.MaxLength, queries.MaxRegexpSize)
 	}
 	sets, err := e.parser.ParseMetricSelectors(match)
 	if err != nil {

@@ -14,13 +14,12 @@ import (
 	"github.com/prometheus/prometheus/util/strutil"
 
 	"github.com/gpupilot/gpupilot/internal/base/regexpsize"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 // The bounds that are not configurable.
 const (
-	// maxRegexpSize bounds the instructions of a query's regular expressions.
-	maxRegexpSize = 20_000
 	// maxSubquerySteps bounds the steps of one subquery.
 	maxSubquerySteps = 100_000
 	// maxWindowPoints bounds, for one series, the steps of a function multiplied by
@@ -71,8 +70,8 @@ func (e *Engine) check(text string, s span) (plan, error) {
 		return plan{}, err
 	}
 	literals, instructions := stringsOf(text)
-	if instructions > maxRegexpSize {
-		return plan{}, exceeds(LimitLength, "the regular expressions of the query expand to %d instructions; at most %d are allowed: use smaller repetitions", instructions, maxRegexpSize)
+	if instructions > queries.MaxRegexpSize {
+		return plan{}, exceeds(LimitLength, "the regular expressions of the query expand to %d instructions; at most %d are allowed: use smaller repetitions", instructions, queries.MaxRegexpSize)
 	}
 	expr, err := e.parser.ParseExpr(text)
 	if err != nil {

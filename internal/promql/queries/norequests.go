@@ -6,21 +6,14 @@ import (
 	"slices"
 
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/util/strutil"
-
-	"github.com/gpupilot/gpupilot/internal/base/regexpsize"
 )
 
 // Without requests, a quotient of two rates is 0/0, which is NaN, and so is a quantile of a
 // histogram without observations. Both sides were read then, and are 0: that is no missing
 // value. What else is NaN, such as a series of that value, is missing.
 
-const (
-	// maxRewritten bounds a query in which quotients are rewritten, in bytes.
-	maxRewritten = 16 << 10
-	// maxInstructions bounds the instructions of its regular expressions, which are parsed again.
-	maxInstructions = 20_000
-)
+// maxRewritten bounds a query in which quotients are rewritten, in bytes.
+const maxRewritten = 16 << 10
 
 // parserOfAll parses what any backend may evaluate.
 var parserOfAll = parser.NewParser(parser.Options{
@@ -78,7 +71,7 @@ func WithoutRequests(promql string) (rewritten string, ok bool) {
 			rewritten, ok = "", false
 		}
 	}()
-	if len(promql) > maxRewritten || regexpSize(promql) > maxInstructions {
+	if len(promql) > maxRewritten || RegexpSize(promql) > MaxRegexpSize {
 		return "", false
 	}
 	e, err := parserOfAll.ParseExpr(promql)
@@ -90,7 +83,7 @@ func WithoutRequests(promql string) (rewritten string, ok bool) {
 	}
 	var r rewriter
 	text := r.expr(e).String()
-	if _, err := parserOfAll.ParseExpr(text); r.failed || err != nil || len(text) > maxRewritten || regexpSize(text) > maxInstructions {
+	if _, err := parserOfAll.ParseExpr(text); r.failed || err != nil || len(text) > maxRewritten || RegexpSize(text) > MaxRegexpSize {
 		return "", false
 	}
 	return text, true
@@ -169,22 +162,4 @@ func (r *rewriter) parse(text string) parser.Expr {
 		return &parser.NumberLiteral{}
 	}
 	return e
-}
-
-// regexpSize estimates the instructions of a query's strings, compiled as regular expressions. It only lexes the
-// query, because the parser compiles them.
-func regexpSize(promql string) (n int) {
-	lexer := parser.Lex(promql)
-	for {
-		var item parser.Item
-		lexer.NextItem(&item)
-		switch item.Typ {
-		case parser.EOF, parser.ERROR:
-			return n
-		case parser.STRING:
-			if s, err := strutil.Unquote(item.Val); err == nil {
-				n += regexpsize.Instructions(s)
-			}
-		}
-	}
 }

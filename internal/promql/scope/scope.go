@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
 // The bounds of one query.
@@ -106,8 +107,8 @@ func (s *Scope) limitToNamespace(namespace, promql string) (limited string, err 
 	if namespace == "" || namespace == All { // label="" would match series without the label
 		return "", reject("namespace", "%q is not a namespace that a query can be limited to", namespace)
 	}
-	if n := regexpSize(promql); n > maxRegexpSize {
-		return "", reject("length", "the regular expressions of the query expand to %d instructions; at most %d are allowed: use smaller repetitions", n, maxRegexpSize)
+	if n := queries.RegexpSize(promql); n > queries.MaxRegexpSize {
+		return "", reject("length", "the regular expressions of the query expand to %d instructions; at most %d are allowed: use smaller repetitions", n, queries.MaxRegexpSize)
 	}
 	expr, err := s.parser.ParseExpr(promql)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
+	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/rules"
 )
 
@@ -265,7 +266,7 @@ func TestTheLimits(t *testing.T) {
 	f("64 levels", strings.Repeat("-(", maxDepth/2)+"a"+strings.Repeat(")", maxDepth/2), true)
 	f("66 levels", strings.Repeat("-(", maxDepth/2+1)+"a"+strings.Repeat(")", maxDepth/2+1), false)
 	const one = `b=~"x{900}",`
-	n := maxRegexpSize / regexpSize("a{"+one+"}")
+	n := queries.MaxRegexpSize / queries.RegexpSize("a{"+one+"}")
 	f("the most instructions", "a{"+strings.Repeat(one, n)+"}", true)
 	f("more instructions", "a{"+strings.Repeat(one, n+1)+"}", false)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package scope
+package queries
 
 import (
 	"github.com/prometheus/prometheus/promql/parser"
@@ -9,14 +9,14 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/regexpsize"
 )
 
-// maxRegexpSize bounds the compiled size of a query's regular expressions, in
+// MaxRegexpSize bounds the compiled size of a query's regular expressions, in
 // instructions.
-const maxRegexpSize = 20_000
+const MaxRegexpSize = 20_000
 
-// regexpSize estimates the instructions of a query's strings, compiled as regular
+// RegexpSize estimates the instructions of a query's strings, compiled as regular
 // expressions. It only lexes the query, and runs before the parser, which compiles
 // them.
-func regexpSize(promql string) (n int) {
+func RegexpSize(promql string) (n int) {
 	lexer := parser.Lex(promql)
 	for {
 		var item parser.Item
