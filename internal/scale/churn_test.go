@@ -304,7 +304,7 @@ func (c churnCase) run(t *testing.T) string {
 	w.settle()
 	p, s := c.policy(), State{}
 	calm := p.DownWindow() + 5*time.Minute
-	late := p.DownWindow() + c.startup*12/10 + descentOf(&p, c.n*12/10+1, c.need) + 45*time.Second + 3*c.interval
+	late := p.DownWindow() + c.startup*12/10 + descentOf(&p, c.n*12/10+1, c.need) + 45*time.Second + 3*(c.interval+c.tick)
 	if c.drain > 0 {
 		late += descentOf(&p, c.n, c.need) + c.drain
 	}
@@ -350,18 +350,18 @@ func (c churnCase) run(t *testing.T) string {
 		if c.ordered || c.surge > 0 {
 			most += max(0, w.replicas-w.available(w.live("")))
 		}
-		// The readings lack the load of the replicas that ended since, and show none that they
-		// cannot carry.
+		// The readings show no load that the replicas cannot carry.
 		least := w.load
 		if passed >= calm+low && passed < calm+low+high-c.tick { // on the way up
 			least = float64(c.need) - 0.6
 		}
-		least *= 1 - 2*float64(c.interval+c.tick+2*time.Second)/float64(c.life)
 		if c.window >= 0 && c.window < c.interval { // a reading that lacks a load counts at once
 			least *= 0.9
 		}
 		if passed >= calm+low {
 			least *= 0.85
+		} else if overloaded >= 0 { // too few may be within the tolerance after that
+			least *= 0.9
 		}
 		if serving := float64(w.available(w.live(""))); w.load > 1.3*serving || serving < 0.7*float64(w.replicas) {
 			overloaded = passed

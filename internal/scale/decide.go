@@ -82,10 +82,8 @@ func (e *engine) observe(s State) State {
 		s.LastData = e.now
 	}
 	s.Rollout = e.observeRollout(s.Rollout)
-	if e.serving < s.Serving {
-		s.ShrankAt = e.now
-	}
-	e.grewAt, e.removedAt, e.shrankAt = s.GrewAt, s.RemovedAt, s.ShrankAt
+	s.Ended = e.ended(s)
+	e.grewAt, e.ends = s.GrewAt, s.Ended
 	if e.now.Sub(s.AddedAt) <= e.p.patience() {
 		e.added = max(0, s.Added)
 	}
@@ -117,7 +115,7 @@ func (e *engine) observeAdded(s State, delta int32) State {
 		}
 		s.Added = min(max(0, s.Added-max(0, began)), e.starting)
 	case s.Added < 0 && began < 0:
-		s.Added, s.RemovedAt = min(0, s.Added-began), e.now
+		s.Added = min(0, s.Added-began)
 	}
 	if age := e.now.Sub(s.AddedAt); age < 0 || age > e.p.credit() {
 		s.Added = 0
@@ -125,19 +123,36 @@ func (e *engine) observeAdded(s State, delta int32) State {
 	return s
 }
 
+// ended returns State.Ended with the replicas that have ended since the last decision.
+func (e *engine) ended(s State) []recent.Change {
+	now, life := e.serving, e.p.maxAge()
+	for i := range e.o.Pods {
+		p := &e.o.Pods[i]
+		if p.Phase == Serving && p.Since.After(s.DecidedAt) {
+			now--
+		}
+		for _, r := range p.Readings {
+			life = max(life, r.MaxAge)
+		}
+	}
+	for _, r := range e.o.Totals {
+		life = max(life, r.MaxAge)
+	}
+	return recent.Record(s.Ended, recent.Change{At: e.now, Delta: min(0, now-s.Serving)}, life+warm)
+}
+
 // joined is what the signals want together.
 type joined struct {
-	want              int32         // the most that one of them wants
-	asked             int32         // the most that the load asks one of them for; -1: not known
-	unknown           bool          // the load may ask for more
-	demand            int32         // by the deciding signal's values alone
-	deciding          int           // the signal that wants it, and whose values ask for the most; -1: none does
-	first, last       int           // the deciding signal's steps
-	readable, missing int32         // signals; missing: those that hold
-	standing          int32         // signals without a value whose fallback asks for replicas
-	age               time.Duration // of the oldest reading from before the last fall of the serving replicas; 0: none is
-	promised          bool          // the deciding signal has a plan of its own, with a window
-	probing           bool          // a signal that wants the most asks for a probe
+	want              int32 // the most that one of them wants
+	asked             int32 // the most that the load asks one of them for; -1: not known
+	unknown           bool  // the load may ask for more
+	demand            int32 // by the deciding signal's values alone
+	deciding          int   // the signal that wants it, and whose values ask for the most; -1: none does
+	first, last       int   // the deciding signal's steps
+	readable, missing int32 // signals; missing: those that hold
+	standing          int32 // signals without a value whose fallback asks for replicas
+	promised          bool  // the deciding signal has a plan of its own, with a window
+	probing           bool  // a signal that wants the most asks for a probe
 }
 
 // add joins signal i, whose steps are those from first to last.
@@ -153,7 +168,7 @@ func (j *joined) add(i int, o *outcome, first, last int) {
 		j.missing++
 		return
 	}
-	j.age, j.asked, j.unknown = max(j.age, o.age), max(j.asked, o.asked), j.unknown || o.unknown
+	j.asked, j.unknown = max(j.asked, o.asked), j.unknown || o.unknown
 	switch {
 	case j.deciding < 0 || o.replicas > j.want:
 		j.want, j.probing = o.replicas, o.probing
@@ -239,8 +254,7 @@ func (e *engine) isBlind(s *State) bool {
 	return !s.UnknownSince.IsZero() && e.now.Sub(s.UnknownSince) > e.p.missingAfter()
 }
 
-// fallback holds while nothing can be read, and after a while does what the
-// policy says. It never lowers the number.
+// fallback holds while nothing can be read, then does what the policy says. It lowers nothing.
 func (e *engine) fallback(cur int32, s *State) int32 {
 	last := s.LastData
 	if last.IsZero() {
@@ -307,13 +321,6 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 		window := e.p.DownWindow()
 		if e.promised && e.p.Down.Window < 0 {
 			return want
-		}
-		// A window that is longer than a reading's life has what was asked for before others ended.
-		if e.age > window {
-			_, before, _ := recent.Extremes(s.Wants, e.now, e.age)
-			if before = min(before, cur); before > want {
-				want = e.step(RuleSettling, want, before, Facts{Down: true})
-			}
 		}
 		if window <= 0 {
 			return want

@@ -348,7 +348,7 @@ func TestReadingsFromWhenMoreServedDoNotLower(t *testing.T) {
 	now := t0.Add(500 * time.Millisecond)
 	o := seen(now, 25, 25)
 	d, s := Decide(p, o, s, now)
-	if d.Replicas != 2 || !has(d, RuleSettling) {
+	if want := "Utilization: 2 serving × 25 % ÷ target 60 % = 0.83, 1.67 before others ended: 2 replicas"; d.Replicas != 2 || d.Sentence() != want {
 		t.Fatalf("%d replicas: %s", d.Replicas, d.Sentence())
 	}
 	now = now.Add(4 * time.Second)

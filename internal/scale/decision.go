@@ -56,6 +56,7 @@ type Facts struct {
 	Averaged  bool          `json:"averaged,omitempty"`  // Value is noisy: Mean decides, not Demand
 	Demand    float64       `json:"demand,omitempty"`    // replicas that Value asks for
 	Mean      float64       `json:"mean,omitempty"`      // Demand, averaged over Window
+	Earlier   float64       `json:"earlier,omitempty"`   // replicas that the load needed before some ended; Demand may lack what those carried
 	Held      bool          `json:"held,omitempty"`      // Demand has the backlog of a rollout, and is limited
 	Tolerance float64       `json:"tolerance,omitempty"` // relative
 	Serving   int32         `json:"serving,omitempty"`

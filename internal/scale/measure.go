@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/recent"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
@@ -15,6 +16,8 @@ import (
 type measure struct {
 	up, down float64
 	whole    float64 // up, if replicas without a reading carry as much as the others
+	lacking  bool    // down is what the load needed before replicas ended
+	most     float64 // whole, with all that those which began to serve, and ended, around the readings may have carried then
 	value    float64 // mean per replica, or the total
 	fresh    int32   // replicas with a reading, or 1 for a total
 	silent   int32   // replicas that should have a reading, and have none
@@ -40,7 +43,7 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 		m.down = m.up
 		if sig.Type == Value {
 			e.oldest = t.At
-			m.up, m.down = e.scaleByTotal(m.up)
+			m.scaleByTotal(e)
 		}
 		return m, max(0, e.now.Sub(t.At)), true
 	}
@@ -77,6 +80,7 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 		unread := float64(m.of - m.fresh - m.young)
 		m.up = float64(m.fresh) * load
 		m.whole = m.up + unread*load
+		m.most = m.whole + (float64(m.young)+e.ended())*load
 		m.down = m.up + (unread+float64(m.young))*max(load, 1)
 		m.down = max(m.down, least)
 		read, silent := float64(m.fresh), float64(m.silent)
@@ -86,7 +90,8 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 	m.sick = float64(m.silent) * (e.takes.load(e.most()) - load)
 	switch sig.Aggregate {
 	case gpu.Sum:
-		m.up, m.down = e.scaleByTotal(sum / sig.Target)
+		m.up = sum / sig.Target
+		m.scaleByTotal(e)
 		m.value, m.sick = sum, float64(m.silent)*trend.Most
 		return m, age, true
 	case gpu.Max:
@@ -95,6 +100,7 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 	}
 	m.up = float64(e.serving-m.young) * m.value / sig.Target
 	m.down = float64(e.serving) * m.value / sig.Target
+	m.most = m.down + e.ended()*m.value/sig.Target
 	return m, age, true
 }
 
@@ -125,6 +131,12 @@ func (e *evaluation) most() float64 {
 	return backlogFrom * e.takes.target
 }
 
+// ended is how many replicas have ended since the oldest reading was measured, or just before.
+// It may lack what they carried.
+func (e *evaluation) ended() float64 {
+	return float64(recent.Moved(e.ends, e.now, max(0, e.now.Sub(e.oldest))+warm, true))
+}
+
 // isYoung reports whether a replica began to serve after the oldest reading was measured. The
 // load that it has taken over is in that reading, too.
 func (e *evaluation) isYoung(pod *Replica) bool {
@@ -147,21 +159,22 @@ func (e *evaluation) noteSilent(pod *Replica, n *int32, first *string) {
 	}
 }
 
-// isValid reports whether a reading counts: it is fresh, its replica serves, it
-// was measured after the replica had warmed up, and it is not negative. A
-// negative value is invalid, not an idle replica.
+// isValid reports whether a reading counts: it is fresh, its replica serves, it was measured
+// after the replica had warmed up, and it is not negative, which no idle replica is.
 func (v *view) isValid(pod *Replica, r Reading) bool {
 	return pod.Phase == Serving && r.fresh(v.now, v.p.maxAge()) && r.Value >= 0 && !r.At.Before(pod.Since.Add(warm))
 }
 
-// smooth averages the noise out of the demand, unless the policy has no
-// stabilisation window downward.
+// smooth averages the noise out of the demand, unless there is no window downward.
 func (e *evaluation) smooth(m measure) measure {
 	// A reading that is missing once does not change the demand: whole is averaged.
-	whole := min(max(m.up, m.whole), trend.Most)
-	if e.predatesRebalance(e.removedAt) { // the readings lack the load of the replicas that were removed
-		whole = max(whole, e.state.Level.Value)
+	least := min(max(m.up, m.whole), trend.Most)
+	whole := max(least, min(m.most, trend.Most))
+	if before := e.state.Level; !before.At.IsZero() {
+		whole = min(max(before.Value, least), whole)
 	}
+	m.lacking = whole > m.down
+	m.down = max(m.down, whole)
 	if e.p.Down.Window == 0 {
 		e.state.Level, m.whole = trend.Level{Value: whole, At: e.now}, whole
 		return m

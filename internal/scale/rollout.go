@@ -107,16 +107,19 @@ func (v *view) carrying() int32 {
 	return v.serving
 }
 
-// scaleByTotal multiplies a ratio of the workload's total by its replicas. Replicas that are
-// replaced change those that serve, and not the total.
-func (e *evaluation) scaleByTotal(ratio float64) (up, down float64) {
+// scaleByTotal multiplies up, a ratio of the workload's total, by its replicas. Those that are
+// replaced change the ones that serve, and not the total.
+func (m *measure) scaleByTotal(e *evaluation) {
 	carrying := e.carrying()
 	for k := range e.o.Pods {
 		if e.isYoung(&e.o.Pods[k]) {
 			carrying--
 		}
 	}
-	return ratio * float64(max(carrying, 0)), ratio * float64(e.base())
+	ratio := m.up
+	m.up = ratio * float64(max(carrying, 0))
+	m.down = ratio * float64(e.base())
+	m.most = ratio * (float64(e.carrying()) + e.ended())
 }
 
 // limitBacklog returns the highest demand that counts during a rollout, and while the
@@ -147,7 +150,7 @@ func (e *evaluation) limitBacklog(m measure) (most float64, limited bool) {
 
 // limitTo limits the demand to most.
 func (m measure) limitTo(most float64) measure {
-	m.up, m.whole = min(m.up, most), min(m.whole, most)
+	m.up, m.whole, m.most = min(m.up, most), min(m.whole, most), min(m.most, most)
 	return m
 }
 

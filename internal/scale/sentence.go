@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/scale/promise"
 	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
@@ -141,7 +140,7 @@ func (s Step) demand() string {
 	}
 	out += s.result()
 	if f.Planned {
-		if why := Causes(f.Missed); why != "" {
+		if why := f.Missed.Sentence(); why != "" {
 			out += "; " + why
 		}
 	}
@@ -173,26 +172,6 @@ func (s Step) plan() string {
 	return out + fmt.Sprintf("; %s within the limits take replicas that are busy to %s", words.Share(f.Objective), words.Percent(f.BusyTarget))
 }
 
-// Causes says why requests of the last day missed a limit; empty: none did.
-func Causes(m promise.Misses) string {
-	all := m.Sum()
-	if all < 5e-5 { // 0.00 %
-		return ""
-	}
-	var causes []string
-	for _, c := range []struct {
-		share float64
-		cause string
-	}{
-		{m.Planned, "as planned"}, {m.Starting, "while replicas started"}, {m.Bounded, "for lack of replicas beyond maxReplicas or the budget"}, {m.Server, "more than usual at the load"},
-	} {
-		if c.share > all/20 {
-			causes = append(causes, words.Share(c.share)+" "+c.cause)
-		}
-	}
-	return fmt.Sprintf("%s of the last day missed a limit: %s", words.Share(all), strings.Join(causes, ", "))
-}
-
 // serving is the number of replicas that Value is the mean of.
 func serving(f Facts) string {
 	if f.Fresh < f.Serving {
@@ -216,6 +195,8 @@ func (s Step) result() string {
 		}
 	case f.Averaged:
 		why = asked + words.Quantity(f.Mean, "") + " on average over " + words.Duration(f.Window)
+	case s.After > replicas(f.Demand) && s.After <= replicas(f.Earlier):
+		why = asked + words.Quantity(f.Earlier, "") + " before others ended"
 	case s.After != replicas(f.Demand) && f.Fresh < f.Serving && !f.Total:
 		why = asked + fmt.Sprintf("%d without a value counted at target", f.Serving-f.Fresh)
 	case s.After != replicas(f.Demand):

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
+	"github.com/gpupilot/gpupilot/internal/scale/recent"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
@@ -18,13 +19,12 @@ type view struct {
 	now time.Time
 	census
 
-	sinceLast time.Duration // since the last decision
-	raised    bool          // others, or the last decision, have raised the replicas since
-	shrankAt  time.Time     // when the number of serving replicas last fell
-	added     int32         // starting replicas that were added, and do not replace others
-	grewAt    time.Time     // when one of them last began to serve
-	removedAt time.Time     // when a replica was last removed
-	canProbe  bool          // no probe is under way for the replicas that serve
+	sinceLast time.Duration   // since the last decision
+	raised    bool            // others, or the last decision, have raised the replicas since
+	ends      []recent.Change // State.Ended
+	added     int32           // starting replicas that were added, and do not replace others
+	grewAt    time.Time       // when one of them last began to serve
+	canProbe  bool            // no probe is under way for the replicas that serve
 	rollout   Rollout
 	reduced   bool  // a rollout lets fewer replicas serve, or did so a moment ago
 	rolled    int32 // RolloutState.Replicas
@@ -60,18 +60,17 @@ func (v *view) replaced() int32 {
 
 // outcome is what one signal contributes to a decision.
 type outcome struct {
-	readable bool          // false: it contributes its input only, and what its fallback says
-	standsIn bool          // its fallback asks for replicas
-	ignored  bool          // its fallback lets others decide
-	promised bool          // its plan has its own window
-	demand   int32         // replicas that its values ask for, before any rule
-	mean     float64       // demand before rounding
-	asked    int32         // that the load asks for, whatever a rule keeps
-	unknown  bool          // a replica's value is missing, and the load may ask for more
-	replicas int32         // wanted
-	age      time.Duration // of its oldest reading, if that is from before the last fall of the serving replicas
-	probing  bool          // it is at its ceiling, and asks for a probe
-	raised   bool          // by a forecast or a probe, above the base
+	readable bool    // false: it contributes its input only, and what its fallback says
+	standsIn bool    // its fallback asks for replicas
+	ignored  bool    // its fallback lets others decide
+	promised bool    // its plan has its own window
+	demand   int32   // replicas that its values ask for, before any rule
+	mean     float64 // demand before rounding
+	asked    int32   // that the load asks for, whatever a rule keeps
+	unknown  bool    // a replica's value is missing, and the load may ask for more
+	replicas int32   // wanted
+	probing  bool    // it is at its ceiling, and asks for a probe
+	raised   bool    // by a forecast or a probe, above the base
 	input    Input
 }
 
@@ -157,9 +156,6 @@ func (e *evaluation) run() outcome {
 		out.replicas, out.raised = e.settle(want), false
 		return out
 	}
-	if e.predatesRebalance(e.shrankAt) {
-		out.age = e.now.Sub(e.oldest) + warm
-	}
 	out.replicas, out.probing = e.handleCeiling(want, m)
 	out.raised = (out.raised || out.probing && out.replicas > want) && out.replicas > e.base()
 	return out
@@ -175,6 +171,9 @@ func (e *evaluation) explain(m measure, demand float64, a arrivals) {
 		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Replaced: e.replaced(), Learned: e.takes.learned,
 		Outlier: m.outlier, OutlierValue: trend.Finite(m.outlierValue), OutlierLimit: trend.Finite(m.outlierLimit),
 		Averaged: replicas(m.up) != replicas(demand), Demand: trend.Finite(demand), Mean: trend.Finite(m.up),
+	}
+	if m.lacking {
+		e.facts.Earlier = trend.Finite(m.down)
 	}
 	if e.facts.Averaged {
 		e.facts.Window = sig.averagedOver()

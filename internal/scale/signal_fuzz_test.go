@@ -147,7 +147,7 @@ func wantsLess(p Policy, o Observation, s State, now time.Time, at int) bool {
 			most = max(most, out.replicas)
 		}
 	}
-	return less.readable && less.replicas < most && (less.age == 0 || most >= o.Replicas)
+	return less.readable && less.replicas < most
 }
 
 // returnsClean removes signal i for one decision. After it, the signal has the

@@ -25,23 +25,21 @@ type State struct {
 	DecidedAt time.Time       `json:"decidedAt,omitzero"` // time of the last decision
 	Replicas  int32           `json:"replicas"`           // spec.replicas at the last decision
 	Serving   int32           `json:"serving"`            // serving replicas at the last decision
-	ShrankAt  time.Time       `json:"shrankAt,omitzero"`  // when the number of serving replicas last fell
 	ProbedAt  time.Time       `json:"probedAt,omitzero"`  // time of the last probe
 	Probed    int32           `json:"probed,omitempty"`   // serving replicas at the last probe
 	ActiveAt  time.Time       `json:"activeAt,omitzero"`  // when a signal was last above its activation, or not readable
 	Zeroed    bool            `json:"zeroed,omitempty"`   // the last decision was 0 replicas, and others did not set them
 	Wants     []recent.Want   `json:"wants,omitempty"`    // what the load asked for, within the longer stabilisation window, thinned
 	Changes   []recent.Change `json:"changes,omitempty"`  // within the longest period of a rate policy
+	Ended     []recent.Change `json:"ended,omitempty"`    // replicas that no longer serve, while readings from before that count
 
 	// UnknownSince is since when a value has been missing that the load may show in; zero: none is.
 	UnknownSince time.Time `json:"unknownSince,omitzero"`
 	// Added is how many starting replicas were added, and not only replaced; below 0: how many
-	// are to be removed. It changed at AddedAt. GrewAt is when an added one last began to serve,
-	// and RemovedAt when one was last removed.
-	Added     int32     `json:"added,omitempty"`
-	AddedAt   time.Time `json:"addedAt,omitzero"`
-	GrewAt    time.Time `json:"grewAt,omitzero"`
-	RemovedAt time.Time `json:"removedAt,omitzero"`
+	// are to be removed. It changed at AddedAt. GrewAt is when an added one last began to serve.
+	Added   int32     `json:"added,omitempty"`
+	AddedAt time.Time `json:"addedAt,omitzero"`
+	GrewAt  time.Time `json:"grewAt,omitzero"`
 
 	Rollout RolloutState `json:"rollout,omitzero"`
 	Drain   drain.State  `json:"drain,omitempty"`
@@ -104,13 +102,15 @@ func (s *State) signal(i int, name string) SignalState {
 // below a millisecond take up a third of a state's JSON.
 func (s State) Truncate(d time.Duration) State {
 	s.Drain = s.Drain.Truncate(d)
-	s.Wants, s.Changes, s.Signals = slices.Clone(s.Wants), slices.Clone(s.Changes), slices.Clone(s.Signals)
-	times := []*time.Time{&s.Since, &s.LastData, &s.DecidedAt, &s.ProbedAt, &s.ActiveAt, &s.ShrankAt, &s.UnknownSince, &s.AddedAt, &s.GrewAt, &s.RemovedAt, &s.Rollout.ReducedSince, &s.Rollout.ReducedAt}
+	s.Wants, s.Changes, s.Ended, s.Signals = slices.Clone(s.Wants), slices.Clone(s.Changes), slices.Clone(s.Ended), slices.Clone(s.Signals)
+	times := []*time.Time{&s.Since, &s.LastData, &s.DecidedAt, &s.ProbedAt, &s.ActiveAt, &s.UnknownSince, &s.AddedAt, &s.GrewAt, &s.Rollout.ReducedSince, &s.Rollout.ReducedAt}
 	for i := range s.Wants {
 		times = append(times, &s.Wants[i].At)
 	}
-	for i := range s.Changes {
-		times = append(times, &s.Changes[i].At)
+	for _, changes := range [][]recent.Change{s.Changes, s.Ended} {
+		for i := range changes {
+			times = append(times, &changes[i].At)
+		}
 	}
 	for i := range s.Signals {
 		x := &s.Signals[i]

@@ -77,7 +77,7 @@ func (r *Report) Sentence() string {
 		parts = append(parts, fmt.Sprintf("%s of the error budget is left", r.left()))
 		parts = append(parts, "burn rate "+strings.Join(r.burns(), ", "))
 	}
-	if why := scale.Causes(r.causes); why != "" {
+	if why := r.causes.Sentence(); why != "" {
 		parts = append(parts, why)
 	}
 	if r.Plan.Target > 0 {

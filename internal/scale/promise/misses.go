@@ -2,6 +2,13 @@
 
 package promise
 
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/scale/words"
+)
+
 // Misses counts the requests that missed a limit, by cause. Those of the last day count
 // most.
 type Misses struct {
@@ -16,6 +23,26 @@ func (m *Misses) Sum() float64 { return m.Planned + m.Starting + m.Bounded + m.S
 
 // Causes returns the misses as shares of the requests of the last day.
 func (s *State) Causes() Misses { return s.Missed.of(s.Ended) }
+
+// Sentence says why requests of the last day missed a limit; empty: none did. The misses are shares.
+func (m *Misses) Sentence() string {
+	all := m.Sum()
+	if all < 5e-5 { // 0.00 %
+		return ""
+	}
+	var causes []string
+	for _, c := range []struct {
+		share float64
+		cause string
+	}{
+		{m.Planned, "as planned"}, {m.Starting, "while replicas started"}, {m.Bounded, "for lack of replicas beyond maxReplicas or the budget"}, {m.Server, "more than usual at the load"},
+	} {
+		if c.share > all/20 {
+			causes = append(causes, words.Share(c.share)+" "+c.cause)
+		}
+	}
+	return fmt.Sprintf("%s of the last day missed a limit: %s", words.Share(all), strings.Join(causes, ", "))
+}
 
 // of returns the misses as shares of the requests that ended.
 func (m Misses) of(ended float64) Misses { return m.times(1 / max(ended, 1)) }

@@ -27,6 +27,9 @@ const (
 	// noiseFloor is the share of the demand that a change may add to a variance of
 	// zero. Rare steps are therefore not learned as noise.
 	noiseFloor = 0.02
+	// arrived is the share of the demand within which the average has reached it: replicas are
+	// rounded up.
+	arrived = 0.001
 	// Gap is the time without a reading after which the average starts anew.
 	Gap = 30 * time.Second
 	// Most bounds the demand. It is far above any maxReplicas, and its square is finite.
@@ -46,6 +49,9 @@ func (l Level) Next(x float64, now time.Time, span time.Duration) Level {
 	// A step says little about the noise: it counts up to the end of the band.
 	l.Variance += (min(off*off, band*band+floor*floor) - l.Variance) * Weight(dt, noiseSpan)
 	l.Value, l.At = min(max(mean, x-band), x+band), now
+	if math.Abs(l.Value-x) < arrived*x {
+		l.Value = x
+	}
 	return l
 }
 
