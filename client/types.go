@@ -127,12 +127,14 @@ type Use struct {
 
 // Part is an NvSwitch, an NVLink, a CPU or a core.
 type Part struct {
-	Kind    string            `json:"kind"`
-	ID      int               `json:"id"`
-	Parent  *int              `json:"parent,omitempty"`
-	GPUUUID string            `json:"gpuUuid,omitempty"` // the link's GPU
-	Values  map[string]Value  `json:"values"`
-	Labels  map[string]string `json:"labels,omitempty"`
+	Kind    string `json:"kind"`
+	ID      int    `json:"id"`
+	Parent  *int   `json:"parent,omitempty"`
+	GPUUUID string `json:"gpuUuid,omitempty"` // the link's GPU
+
+	Collected *time.Time        `json:"collected,omitempty"` // of the last successful read
+	Values    map[string]Value  `json:"values"`
+	Labels    map[string]string `json:"labels,omitempty"`
 }
 
 // Allocation is a device that a container holds, and that the agent does not read.
@@ -169,6 +171,8 @@ type Health struct {
 	Overall string   `json:"overall"` // pass, warn or fail
 	Judge   string   `json:"judge"`   // dcgm or gpupilot
 	Systems []System `json:"systems"`
+
+	Collected *time.Time `json:"collected,omitempty"` // of the last successful read of the GPU
 }
 
 // System is the verdict on one system of a GPU.

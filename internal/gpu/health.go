@@ -12,6 +12,7 @@ import (
 type Health struct {
 	UUID            string
 	Down            bool // the GPU cannot be read
+	Unlisted        bool // the agent lists its MIG instances, not the GPU
 	RowRemapFailure bool
 	XIDs            []XIDCount // Count may be 0, if unknown
 }

@@ -2,7 +2,10 @@
 
 package gpu
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // healthXIDs is how long an XID error counts against a GPU's health.
 const healthXIDs = time.Hour
@@ -11,9 +14,27 @@ const healthXIDs = time.Hour
 // they are absent, not healthy.
 func Unjudged(w HealthWatch) bool { return w == WatchSM || w == WatchInforom }
 
-// Judge returns the verdict on each system of a GPU from its values and XID
-// errors.
-func Judge(d *DeviceSnapshot, now time.Time) (out Verdicts) {
+// Health returns the verdicts on a GPU's systems: the library's where it gives any, else
+// ours. judged reports whether they are the library's. If the GPU cannot be read, or its
+// values are older than maxAge, the last verdicts stay, and ours are added: the loss and
+// the errors since.
+func (d *DeviceSnapshot) Health(now time.Time, maxAge time.Duration) (out Verdicts, judged bool) {
+	if d.Verdicts == nil {
+		return judge(d, now, maxAge), false
+	}
+	out = *d.Verdicts
+	if d.Err == nil && d.Fresh(now, maxAge) {
+		return out, true
+	}
+	for w, v := range judge(d, now, maxAge) {
+		out[w].Worsen(v.Health, v.Code)
+	}
+	return out, true
+}
+
+// judge returns the verdict on each system of a GPU from its values and XID errors. A
+// GPU that is lost, or whose values are older than maxAge after a failure, is unusable.
+func judge(d *DeviceSnapshot, now time.Time, maxAge time.Duration) (out Verdicts) {
 	positive := func(id FieldID) bool { v, ok := d.Values.Get(id); return ok && v > 0 }
 	if positive(RowRemapFailure) {
 		out[WatchMem].Worsen(HealthFail, "DCGM_FR_ROW_REMAP_FAILURE")
@@ -43,9 +64,6 @@ func Judge(d *DeviceSnapshot, now time.Time) (out Verdicts) {
 	if len(d.Links.Down) > 0 {
 		out[WatchNVLink].Worsen(HealthFail, "DCGM_FR_NVLINK_DOWN")
 	}
-	if d.Err != nil {
-		out[WatchDriver].Worsen(HealthFail, "DCGM_FR_NVML_API")
-	}
 	for _, x := range d.XIDs {
 		if now.Sub(x.Last) > healthXIDs {
 			continue
@@ -53,6 +71,12 @@ func Judge(d *DeviceSnapshot, now time.Time) (out Verdicts) {
 		if known, ok := LookupXID(x.Code); ok {
 			out[WatchAll].Worsen(known.GPU.Health, known.GPU.Code)
 			out[known.Watch].Worsen(known.System.Health, known.System.Code)
+		}
+	}
+	if d.Err != nil {
+		out[WatchDriver].Worsen(HealthFail, "DCGM_FR_NVML_API")
+		if errors.Is(d.Err, ErrLost) || !d.Fresh(now, maxAge) {
+			out[WatchAll].Worsen(HealthFail, "DCGM_FR_FIELD_QUERY") // an XID's code goes first
 		}
 	}
 	return out

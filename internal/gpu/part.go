@@ -2,6 +2,8 @@
 
 package gpu
 
+import "time"
+
 // PartKind is the kind of a part.
 type PartKind uint8
 
@@ -34,7 +36,8 @@ type Part struct {
 // PartSnapshot is one part at one tick.
 type PartSnapshot struct {
 	Part
-	Values Values
+	Values    Values
+	Collected time.Time // the start of the last successful read; set by the agent
 }
 
 // PartReader is a Reader that also reads parts.

@@ -27,7 +27,7 @@ type MIG struct {
 // agent started, and the time of the last one.
 type XIDCount struct {
 	Code  uint64
-	Count uint64
+	Count uint64 // 0: the error came when nobody counted
 	Last  time.Time
 }
 
@@ -40,6 +40,7 @@ type DeviceSnapshot struct {
 	Err       error         // why the last read failed; nil after a success
 	Failures  uint64        // failed reads since the agent started
 	XIDs      []XIDCount    // sorted by code
+	GPUXIDs   []XIDCount    // of a MIG instance: those of its GPU, likewise
 	Owners    []Owner       // the containers that hold the device, sorted; empty: none, or unknown
 	Verdicts  *Verdicts     // the library's verdicts on the GPU's health; nil: not read, or the library has none
 	Links     Links         // at most about ten seconds old; empty for a MIG instance, or if unknown
@@ -74,9 +75,9 @@ type Snapshot struct {
 	Devices  []DeviceSnapshot
 	Err      error // why the backend cannot be read at all (no library, no driver); nil if it can
 
-	// Parts are the node's NvSwitches, NVLinks and CPUs as of PartsTime; empty
-	// if none of their fields is collected, or the node has none. PartsErr is
-	// why the last read failed.
+	// Parts are the node's NvSwitches, NVLinks and CPUs; empty if none of their
+	// fields is collected, or the node has none. PartsTime is when they were
+	// last read, and PartsErr why the last read failed.
 	Parts     []PartSnapshot
 	PartsTime time.Time
 	PartsErr  error

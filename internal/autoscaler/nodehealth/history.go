@@ -73,7 +73,7 @@ func (h *history) withoutTransients(report *gpu.NodeHealth) *gpu.NodeHealth {
 	listed := map[string]bool{}
 	for _, g := range report.GPUs {
 		listed[g.UUID] = true
-		h.seen[g.UUID] = h.seen[g.UUID] || gpu.IsWhole(g.UUID) && !g.Down
+		h.seen[g.UUID] = h.seen[g.UUID] || gpu.IsWhole(g.UUID) && !g.Down && !g.Unlisted
 	}
 	for uuid, whole := range h.seen {
 		switch {

@@ -28,7 +28,8 @@ type card struct {
 	uuid string
 	ses  *session
 
-	mu      sync.Mutex
+	polled  atomic.Int64      // when XIDs were last asked for, in Unix nanoseconds; 0: never
+	mu      sync.Mutex        // guards what follows, up to healthWatch
 	ready   bool              // XIDs are watched
 	watched vendorlib.Refusal // recorded at each attempt to watch XIDs
 	group   group
@@ -50,6 +51,7 @@ func (c *card) pollXIDs(now time.Time) (bool, error) {
 		return true, nil
 	}
 	defer c.mu.Unlock()
+	c.polled.Store(now.UnixNano())
 	if !c.ready {
 		if c.watched.Holds(now) {
 			return false, nil
@@ -72,11 +74,27 @@ func (c *card) pollXIDs(now time.Time) (bool, error) {
 		case c.ready:
 			c.ses.xids.Add(c.uuid, uint64(x.number.Float), time.UnixMicro(int64(v.ts)))
 		default:
-			c.ses.xids.Seed(c.uuid, uint64(x.number.Float)) // older than our watch
+			c.ses.xids.Seed(c.uuid, uint64(x.number.Float), time.UnixMicro(int64(v.ts))) // older than our watch
 		}
 	}
 	c.ready = true
 	return true, nil
+}
+
+// pollIfUnread starts pollXIDs if no read has done it for two intervals: a hung read of
+// the GPU must not hide an error that DCGM knows.
+func (c *card) pollIfUnread(now time.Time) {
+	before := c.polled.Load()
+	if before == 0 || now.UnixNano()-before < int64(2*c.ses.cfg.Interval) || c.ses.Broken() || !c.polled.CompareAndSwap(before, now.UnixNano()) {
+		return
+	}
+	if !c.ses.Enter() {
+		return
+	}
+	go func() {
+		defer c.ses.Leave()
+		_, _ = c.pollXIDs(now) // a later read returns the error
+	}()
 }
 
 func (c *card) watchXIDs() error {

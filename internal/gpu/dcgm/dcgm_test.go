@@ -180,10 +180,10 @@ func TestWatches(t *testing.T) {
 	r, devices := reader(t, Config{Interval: 500 * time.Millisecond})
 	want := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.TensorActive, gpu.DriverVersion}
 	first := logged(t, f, func() { read(t, r, devices[1].UUID, want...) })
-	wantFirst := "- watch fields=2 first=203 every_us=500000 age_s=0 samples=2\n- UpdateAllFields\n" +
+	wantFirst := "- watch fields=1 first=230 every_us=500000 age_s=60 samples=0\n- UpdateAllFields\n" +
+		"- watch fields=2 first=203 every_us=500000 age_s=0 samples=2\n- UpdateAllFields\n" +
 		"- watch fields=1 first=1004 every_us=500000 age_s=0 samples=2\n- UpdateAllFields\n" +
 		"1 EntityGetLatestValues\n" +
-		"- watch fields=1 first=230 every_us=500000 age_s=60 samples=0\n- UpdateAllFields\n" +
 		"1 EntitiesGetLatestValues\n"
 	if diff := cmp.Diff(wantFirst, first); diff != "" {
 		t.Errorf("the first read (-want +got):\n%s", diff)
@@ -264,6 +264,22 @@ func TestHealth(t *testing.T) {
 	f.Put("engine", "engine lost")
 	if _, err := r.Health(devices[1].UUID); !errors.Is(err, gpu.ErrNoDriver) {
 		t.Errorf("without a host engine: %v", err)
+	}
+}
+
+// While no read of a GPU returns, its errors are asked for all the same.
+func TestXIDsWithoutReads(t *testing.T) {
+	f := newFake(t)
+	r, devices := reader(t, Config{Interval: 10 * time.Millisecond})
+	read(t, r, devices[1].UUID, gpu.XIDErrors)
+	f.Put("xid", "gpu 1 xid 119")
+	deadline := time.After(time.Minute)
+	for len(r.XIDs(devices[1].UUID)) == 0 {
+		select {
+		case <-deadline:
+			t.Fatal("XID 119 is not counted")
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 

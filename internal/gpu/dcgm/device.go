@@ -5,6 +5,7 @@
 package dcgm
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -78,6 +79,13 @@ func (d *device) Read(want gpu.FieldSet, v *gpu.Values) error {
 	if pass := &d.ses.passing().devices; want.Empty() && len(pass.numbers)+len(pass.texts) == 0 {
 		return nil
 	}
+	// A GPU's errors are read even if the GPU cannot be.
+	watched, xidErr := d.card.pollXIDs(now)
+	if xidErr != nil {
+		if xidErr = d.ses.judge(xidErr); errors.Is(xidErr, gpu.ErrNoDriver) {
+			return xidErr
+		}
+	}
 	// A lost GPU's values stay in DCGM's cache.
 	status, err := d.ses.status(d.card.id)
 	if err == nil {
@@ -94,11 +102,8 @@ func (d *device) Read(want gpu.FieldSet, v *gpu.Values) error {
 	if err := d.readNumbers(v, now); err != nil {
 		return err
 	}
-	watched, err := d.card.pollXIDs(now)
-	if err != nil {
-		if err = d.ses.judge(err); isWhole(err) {
-			return err
-		}
+	if isWhole(xidErr) {
+		return xidErr
 	}
 	if d.plan.xids && watched {
 		v.Set(gpu.XIDErrors, float64(d.ses.xids.Last(d.card.uuid)))

@@ -50,6 +50,14 @@ func New(cfg Config) *Reader {
 // Backend returns the name of this backend.
 func (r *Reader) Backend() string { return "dcgm" }
 
+// XIDs returns the XID errors of the device seen so far. See gpu.Reader.
+func (r *Reader) XIDs(uuid string) []gpu.XIDCount {
+	if d, ok := r.Known()[uuid]; ok {
+		d.card.pollIfUnread(time.Now())
+	}
+	return r.Reader.XIDs(uuid)
+}
+
 // NoProfiling returns why the device gives no profiling fields. See gpu.Profiler.
 func (r *Reader) NoProfiling(uuid string) string {
 	if d, ok := r.Known()[uuid]; ok {

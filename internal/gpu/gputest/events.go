@@ -3,8 +3,10 @@
 package gputest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,6 +59,53 @@ func xids(t *testing.T, b *bench) {
 	if x := b.Reader.XIDs(gpus[1].UUID); len(x) != 0 {
 		t.Errorf("GPU 1 has GPU 0's XIDs: %v", x)
 	}
+}
+
+// awaitXID waits until the GPU's only XID error is this one.
+func (b *bench) awaitXID(t *testing.T, uuid string, code uint64) {
+	t.Helper()
+	eventually(t, func() string {
+		if got := b.Reader.XIDs(uuid); len(got) != 1 || got[0].Code != code || got[0].Count != 1 {
+			return fmt.Sprintf("XIDs = %v, want one of %d", got, code)
+		}
+		return ""
+	})
+}
+
+// lostXIDs raises an error on GPU 1 after it is lost. It is asked for again as the agent
+// does, without an answer.
+func lostXIDs(t *testing.T, b *bench) {
+	gpus := b.gpus(t)
+	for _, d := range gpus {
+		b.read(t, d.UUID, gpu.XIDErrors)
+	}
+	b.Control.Lose(1)
+	var v gpu.Values
+	if err := b.Reader.Read(gpus[1].UUID, gpu.SetOf(gpu.XIDErrors), &v); !errors.Is(err, gpu.ErrLost) {
+		t.Errorf("reading the lost GPU: %v, want ErrLost", err)
+	}
+	b.Control.RaiseXID(1, 79)
+	_ = b.Reader.Read(gpus[1].UUID, gpu.SetOf(gpu.XIDErrors), &v)
+	b.awaitXID(t, gpus[1].UUID, 79)
+}
+
+// hungXIDs raises an error on GPU 1 while a read of it hangs.
+func hungXIDs(t *testing.T, b *bench) {
+	gpus := b.gpus(t)
+	for _, d := range gpus {
+		b.read(t, d.UUID, gpu.XIDErrors)
+	}
+	release := sync.OnceFunc(b.Control.Hang(1))
+	defer release()
+	var hung sync.WaitGroup
+	hung.Go(func() {
+		var v gpu.Values
+		_ = b.Reader.Read(gpus[1].UUID, gpu.SetOf(steady()...), &v) // a reader may return an error
+	})
+	b.Control.RaiseXID(1, 119)
+	b.awaitXID(t, gpus[1].UUID, 119)
+	release()
+	hung.Wait()
 }
 
 // mig cuts GPU 0 in three.

@@ -70,6 +70,8 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 		{"devices are read concurrently", always, concurrent},
 		{"a hang does not reach other devices", func(c Control) bool { return c.Hang != nil }, hang},
 		{"XIDs are counted by code", func(c Control) bool { return c.RaiseXID != nil }, xids},
+		{"an XID of a GPU that is lost is counted", func(c Control) bool { return c.RaiseXID != nil && c.Lose != nil }, lostXIDs},
+		{"an XID of a GPU that hangs is counted", func(c Control) bool { return c.RaiseXID != nil && c.Hang != nil }, hungXIDs},
 		{"a driver that comes late is found", driverKnobs, driverLate},
 		{"a driver that goes is missed and found again", driverKnobs, driverGoes},
 		{"processes are listed with what they use", processKnob, processes},

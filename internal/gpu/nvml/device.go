@@ -155,13 +155,22 @@ func (d *device) walk() error {
 		}
 	}
 	if d.out.want.HasID(gpu.XIDErrors) && d.ses.events.registered(d.root) {
-		d.out.set(gpu.XIDErrors, float64(d.ses.events.xids.Last(d.UUID)))
+		d.out.set(gpu.XIDErrors, float64(d.lastXID()))
 	}
 	if d.MIG == nil && d.ses.passes() {
 		d.readPassed()
 	}
 	d.readLabels()
 	return nil
+}
+
+// lastXID returns the code of the last XID error. Those of a GPU as a whole are also its
+// instances'.
+func (d *device) lastXID() uint64 {
+	if d.whole != nil {
+		return d.ses.events.xids.Last(d.UUID, d.whole.UUID)
+	}
+	return d.ses.events.xids.Last(d.UUID)
 }
 
 // call calls one probe and counts its return code. An error ends the read.

@@ -166,15 +166,19 @@ func (r *Reader) Topology() (gpu.Topology, error) {
 	return t, nil
 }
 
-// XIDs returns the XID errors from the state file.
+// XIDs returns the XID errors from the state file, also of a GPU that hangs.
 func (r *Reader) XIDs(uuid string) []gpu.XIDCount {
 	i := r.find(uuid)
 	if i < 0 {
 		return nil
 	}
-	d := r.devices[i]
+	state, err := r.state()
+	now, d := r.now(), r.devices[i]
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !errors.Is(err, gpu.ErrNoDriver) {
+		d.count(r.stateOf(state, i, now).XIDs, now)
+	}
 	return slices.Clone(d.xids)
 }
 
@@ -255,8 +259,8 @@ func (r *Reader) wave(i int, now time.Time) GPUState {
 // count stores the state's XIDs and the time of each increase.
 func (d *device) count(xids []XID, now time.Time) {
 	var out []gpu.XIDCount
-	for _, x := range xids {
-		c := gpu.XIDCount{Code: x.Code, Count: max(1, x.Count), Last: now}
+	for i, x := range xids {
+		c := gpu.XIDCount{Code: x.Code, Count: max(1, x.Count), Last: now.Add(time.Duration(i))} // in their order
 		for _, old := range d.xids {
 			if old.Code == c.Code && old.Count == c.Count {
 				c.Last = old.Last

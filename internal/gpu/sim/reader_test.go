@@ -105,7 +105,7 @@ func TestStateDrivesTheGPUs(t *testing.T) {
 	f(3, gpu.SMClock, 345)
 	f(3, gpu.ClocksEventReasons, 1)
 
-	want := []gpu.XIDCount{{Code: 13, Count: 2, Last: t0}, {Code: 79, Count: 1, Last: t0}}
+	want := []gpu.XIDCount{{Code: 13, Count: 2, Last: t0}, {Code: 79, Count: 1, Last: t0.Add(1)}} // the last one of the file is the newest
 	if d := cmp.Diff(want, r.XIDs(UUID("node-a", 2))); d != "" {
 		t.Error("XIDs:", d)
 	}
@@ -115,7 +115,7 @@ func TestStateDrivesTheGPUs(t *testing.T) {
 	f(0, gpu.PowerUsage, 627)
 	f(0, gpu.GPUTemp, 52)
 	f(2, gpu.XIDErrors, 79)
-	want[1].Count, want[1].Last = 2, c.now
+	want[1].Count, want[1].Last = 2, c.now.Add(1)
 	if d := cmp.Diff(want, r.XIDs(UUID("node-a", 2))); d != "" {
 		t.Error("XIDs:", d)
 	}

@@ -30,12 +30,14 @@ type Document struct {
 
 // PartDoc is an NvSwitch, a NVLink, a CPU or a core.
 type PartDoc struct {
-	Kind   string            `json:"kind"` // nvswitch, nvlink, cpu or cpucore
-	ID     int               `json:"id"`   // a link's index, from 0
-	Parent *int              `json:"parent,omitempty"`
-	GPU    string            `json:"gpuUuid,omitempty"` // the link's GPU
-	Values map[string]Value  `json:"values"`
-	Labels map[string]string `json:"labels,omitempty"`
+	Kind   string `json:"kind"` // nvswitch, nvlink, cpu or cpucore
+	ID     int    `json:"id"`   // a link's index, from 0
+	Parent *int   `json:"parent,omitempty"`
+	GPU    string `json:"gpuUuid,omitempty"` // the link's GPU
+
+	Collected *time.Time        `json:"collected,omitempty"` // of the last successful read
+	Values    map[string]Value  `json:"values"`
+	Labels    map[string]string `json:"labels,omitempty"`
 }
 
 // TopologyDoc is the paths between the node's whole GPUs, and from them to its
@@ -68,8 +70,8 @@ type Kubelet struct {
 	Error string     `json:"error,omitempty"`
 }
 
-// DeviceDoc is one device. Values older than three intervals and 5 s are
-// absent.
+// DeviceDoc is one device. Of values older than three intervals and 5 s, only
+// those stay that say what has happened to it: errors and their counts.
 type DeviceDoc struct {
 	Index      int               `json:"index"`
 	Minor      *int              `json:"minor,omitempty"` // N of /dev/nvidiaN, if known
@@ -166,10 +168,8 @@ func (a *Agent) document(s *gpu.Snapshot, now time.Time) Document {
 	for i := range s.Devices {
 		d.Devices = append(d.Devices, deviceDoc(&s.Devices[i], s.Interval, now))
 	}
-	if now.Sub(s.PartsTime) <= gpu.MaxAge(s.Interval) {
-		for i := range s.Parts {
-			d.Parts = append(d.Parts, partDoc(&s.Parts[i]))
-		}
+	for i := range s.Parts {
+		d.Parts = append(d.Parts, partDoc(&s.Parts[i], now.Sub(s.Parts[i].Collected) <= gpu.MaxAge(s.Interval)))
 	}
 	for _, u := range s.Unmatched {
 		d.Unmatched = append(d.Unmatched, Allocation{u.Resource, u.DeviceID, ownerDoc(&u.Owner)})
@@ -224,42 +224,47 @@ func deviceDoc(d *gpu.DeviceSnapshot, interval time.Duration, now time.Time) Dev
 		doc.Owners = append(doc.Owners, ownerDoc(&d.Owners[i]))
 	}
 	doc.Processes, doc.ProcessesError = processDocs(d), message(d.ProcessesErr)
-	for _, x := range d.XIDs {
+	for _, x := range gpu.AppendXIDs(nil, d.XIDs, d.GPUXIDs) {
 		doc.XIDs = append(doc.XIDs, XIDDoc{x.Code, x.Count, x.Last.UTC()})
 	}
 	if d.Minor >= 0 {
 		doc.Minor = &d.Minor
 	}
-	if fresh {
-		addValues(doc.Values, doc.Labels, &d.Values)
+	addValues(doc.Values, doc.Labels, &d.Values, fresh)
+	if last, ok := gpu.LastXID(d.XIDs, d.GPUXIDs); ok { // newer than the last read
+		doc.Values[gpu.XIDErrors.String()] = Value{Value: jsonNumber(gpu.Whole(int64(last.Code)))}
 	}
 	return doc
 }
 
-func partDoc(p *gpu.PartSnapshot) PartDoc {
-	doc := PartDoc{Kind: p.Kind.String(), ID: p.ID, Values: map[string]Value{}, Labels: map[string]string{}}
+func partDoc(p *gpu.PartSnapshot, fresh bool) PartDoc {
+	doc := PartDoc{Kind: p.Kind.String(), ID: p.ID, Collected: known(p.Collected), Values: map[string]Value{}, Labels: map[string]string{}}
 	switch {
 	case p.GPU != nil:
 		doc.GPU = p.GPU.UUID
 	case p.Kind == gpu.NVLink || p.Kind == gpu.CPUCore:
 		doc.Parent = &p.Parent
 	}
-	addValues(doc.Values, doc.Labels, &p.Values)
+	addValues(doc.Values, doc.Labels, &p.Values, fresh)
 	return doc
 }
 
-func addValues(values map[string]Value, labels map[string]string, v *gpu.Values) {
+// addValues adds the values and strings of a device or part; of old values, those that
+// last.
+func addValues(values map[string]Value, labels map[string]string, v *gpu.Values, fresh bool) {
 	for i := range gpu.NumFields {
 		f := gpu.At(gpu.Index(i))
 		if s, ok := v.GetLabel(f.ID); ok {
 			labels[f.Name] = s
 		}
-		if x, ok := v.NumberAt(gpu.Index(i)); ok {
+		if x, ok := v.NumberAt(gpu.Index(i)); ok && (fresh || f.ID.IsLasting()) {
 			values[f.Name] = Value{jsonNumber(x), f.Unit}
 		}
 	}
 	for id, x := range v.AllPassed() {
-		values[names.NameOf(id)] = Value{Value: jsonNumber(x)}
+		if fresh || id.IsLasting() {
+			values[names.NameOf(id)] = Value{Value: jsonNumber(x)}
+		}
 	}
 }
 

@@ -115,10 +115,11 @@ func (l *loop) adopt(ctx context.Context, e enumeration, now time.Time) {
 	l.workers = workers
 }
 
-// stays reports whether a device that is no longer selected stays listed. That
-// is so for keepGone if the device is no longer enumerated, unless it is a
-// destroyed MIG instance. A GPU that is enumerated but not selected has
-// instances now.
+// stays reports whether a device that is no longer selected stays listed. A
+// destroyed MIG instance does not, nor does a GPU that is enumerated but not
+// selected: it has instances now. A GPU that is missing from a complete
+// enumeration was taken away, and stays for keepGone. While an enumeration
+// fails for some GPUs, a missing GPU may be one of them, and stays.
 func (w *worker) stays(e enumeration, now time.Time) bool {
 	if w.snap.MIG != nil && e.err == nil {
 		return false
@@ -126,7 +127,7 @@ func (w *worker) stays(e enumeration, now time.Time) bool {
 	if slices.ContainsFunc(e.devices, func(d gpu.Device) bool { return d.UUID == w.snap.UUID }) {
 		return false
 	}
-	if w.gone.IsZero() {
+	if w.gone.IsZero() || e.err != nil && w.snap.MIG == nil {
 		w.gone = now
 	}
 	return now.Sub(w.gone) < keepGone

@@ -26,8 +26,8 @@ const (
 	// answers. firstPatience is how long it then waits for the first readings.
 	firstEnumeration = 10 * time.Second
 	firstPatience    = time.Second
-	// keepGone is how long a GPU that is no longer enumerated stays listed as
-	// down, so that an alert on it has time to fire.
+	// keepGone is how long a GPU that was taken away stays listed as down, so that
+	// an alert on it has time to fire. A GPU that fails stays without end.
 	keepGone = 10 * time.Minute
 )
 
@@ -220,6 +220,9 @@ func (l *loop) publish(now time.Time) {
 			s.Devices[i].Reasons = explainer.Reasons(w.snap.UUID)
 		}
 		s.Devices[i].XIDs = l.deps.Reader.XIDs(w.snap.UUID)
+		if m := w.snap.MIG; m != nil {
+			s.Devices[i].GPUXIDs = l.deps.Reader.XIDs(m.ParentUUID)
+		}
 		if !w.asked.IsZero() && now.Sub(w.asked) > gpu.MaxAge(l.Interval()) {
 			s.Devices[i].Err = errSilent
 			l.logSilent(w)

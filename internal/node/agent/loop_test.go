@@ -238,8 +238,14 @@ func TestLostDevice(t *testing.T) {
 				t.Errorf("%d enumerations within 3 s of the loss, want 1", again)
 			}
 		})
-		// It leaves the bus: listed as down for ten minutes, then forgotten.
+		// It leaves the bus: listed as down while the enumeration fails for it.
 		r.set(func() { r.devices = gpus(2)[1:]; r.err = errors.New("GPU 0: lost") })
+		n.pass(time.Hour)
+		if d := device(t, n.out.last(), "GPU-0"); d.Err == nil || len(d.XIDs) != 1 {
+			t.Errorf("a GPU that is gone counts as read, or its errors are forgotten: %+v", d)
+		}
+		// It is taken away: listed as down for ten minutes, then forgotten.
+		r.set(func() { r.err = nil })
 		n.pass(9 * time.Minute)
 		if d := device(t, n.out.last(), "GPU-0"); d.Err == nil {
 			t.Error("a GPU that is gone counts as read")
@@ -252,6 +258,31 @@ func TestLostDevice(t *testing.T) {
 		n.pass(12 * time.Second)
 		if s := n.out.last(); len(s.Devices) != 2 || s.Devices[0].UUID != "GPU-0" || s.Devices[0].Err != nil {
 			t.Errorf("it is back, but not first of two: %+v", s.Devices)
+		}
+	})
+}
+
+// The library is asked to judge a GPU that it has lost; its verdicts and the last ones
+// stay. An instance has its GPU's errors too.
+func TestWhatIsKnownOfALostGPUStays(t *testing.T) {
+	instance := gpu.Device{Index: 0, UUID: "MIG-1", MIG: &gpu.MIG{ParentUUID: "GPU-0", GPUInstance: 1}}
+	r := newReader(append(gpus(2)[1:], instance)...)
+	r.judge.Store(true)
+	bubble(t, Config{}, r, nil, func(n *node) {
+		n.pass(time.Second)
+		r.set(func() { r.fails["GPU-1"], r.judged["GPU-1"] = gpu.ErrLost, 5 })
+		n.pass(3 * time.Second)
+		d := device(t, n.out.last(), "GPU-1")
+		if d.Verdicts == nil || d.Verdicts[gpu.WatchMem].Health != gpu.HealthWarn || r.judged["GPU-1"] < 8 {
+			t.Errorf("verdicts %v, asked for %d times", d.Verdicts, r.judged["GPU-1"])
+		}
+		r.set(func() { r.fails["GPU-1"] = gpu.ErrNoDriver; r.judged["GPU-1"] = 0 })
+		n.pass(3 * time.Second)
+		if d := device(t, n.out.last(), "GPU-1"); d.Verdicts == nil || r.judged["GPU-1"] != 0 {
+			t.Errorf("without a driver: verdicts %v, asked for %d times", d.Verdicts, r.judged["GPU-1"])
+		}
+		if d := device(t, n.out.last(), "MIG-1"); len(d.XIDs) != 0 || len(d.GPUXIDs) != 1 || d.GPUXIDs[0].Code != 79 {
+			t.Errorf("of the instance %v, of its GPU %v", d.XIDs, d.GPUXIDs)
 		}
 	})
 }

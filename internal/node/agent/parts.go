@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -19,7 +20,7 @@ type partReads struct {
 	missing bool // that the backend reads no parts has been logged
 
 	list []gpu.PartSnapshot
-	at   time.Time // of list
+	at   time.Time // of the last read
 	err  error     // why the last read failed
 }
 
@@ -65,8 +66,9 @@ func (l *loop) partsAnswered(r partsRead) {
 	was := p.err
 	p.busy, p.took, p.err = false, r.took, r.err
 	if r.err == nil || len(r.list) > 0 {
-		p.list, p.at = r.list, r.asked
+		p.at = r.asked
 	}
+	p.list = l.known(r)
 	l.collectors.done(ofParts, r.asked, r.took, r.err)
 	if r.err != nil {
 		l.errors++
@@ -77,6 +79,41 @@ func (l *loop) partsAnswered(r partsRead) {
 	case was != nil && r.err == nil:
 		l.deps.Log.Info("NvSwitches, NVLinks and CPUs are read again")
 	}
+}
+
+// known returns the parts of a read, and those of before that it lacks, with their last
+// values. A part that fails stays, as does a link that is down while its GPU is listed.
+// A part that was taken away stays for keepGone.
+func (l *loop) known(r partsRead) []gpu.PartSnapshot {
+	for i := range r.list {
+		r.list[i].Collected = r.asked
+	}
+	for _, old := range l.parts.list {
+		if slices.ContainsFunc(r.list, func(p gpu.PartSnapshot) bool { return isSamePart(&p.Part, &old.Part) }) {
+			continue
+		}
+		stays := r.err != nil || r.asked.Sub(old.Collected) < keepGone
+		if old.Kind == gpu.NVLink && old.GPU != nil {
+			stays = l.lists(old.GPU.UUID)
+		} else if old.Kind == gpu.NVLink {
+			stays = true
+		}
+		if stays {
+			r.list = append(r.list, old)
+		}
+	}
+	return r.list
+}
+
+// isSamePart reports whether two readings are of one part.
+func isSamePart(a, b *gpu.Part) bool {
+	if a.Kind != b.Kind || a.ID != b.ID || (a.GPU == nil) != (b.GPU == nil) {
+		return false
+	}
+	if a.GPU != nil {
+		return a.GPU.UUID == b.GPU.UUID
+	}
+	return a.Parent == b.Parent
 }
 
 // keepPart reports whether a part is selected. A GPU's links are selected with

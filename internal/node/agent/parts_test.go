@@ -106,6 +106,48 @@ func TestPartsAreCollected(t *testing.T) {
 	})
 }
 
+// A part that fails stays with its last values, and one that was taken away for ten
+// minutes. A link that is down stays while its GPU is listed.
+func TestPartsThatFailStay(t *testing.T) {
+	r := newReader(gpus(1)...)
+	r.parts = partList()
+	bubble(t, Config{Fields: gpu.SetOf(gpu.GPUUtil, gpu.SwitchLinkCRC)}, r, nil, func(n *node) {
+		n.pass(2 * time.Second)
+		age := func(name string) time.Duration {
+			s := n.out.last()
+			for _, p := range s.Parts {
+				if short([]gpu.PartSnapshot{p}) == name {
+					return s.Time.Sub(p.Collected)
+				}
+			}
+			return -1
+		}
+		r.set(func() { r.parts, r.partsErr = partList()[1:], errors.New("nvswitch 0: lost") })
+		n.pass(time.Hour)
+		if got := short(n.out.last().Parts); got != "s1 s0:0 s1:3 g0:2 c0 c0:5 s0" || age("s0") < 59*time.Minute || age("s1") > time.Second {
+			t.Errorf("a failed switch: %s, last read %v ago, another one %v", got, age("s0"), age("s1"))
+		}
+		r.set(func() { r.parts = partList() })
+		n.pass(2 * time.Second)
+		if age("s0") > time.Second {
+			t.Errorf("it is back, last read %v ago", age("s0"))
+		}
+		// A switch is taken away, and all links go down.
+		r.set(func() {
+			r.partsErr = nil
+			r.parts = slices.DeleteFunc(partList()[1:], func(p gpu.PartSnapshot) bool { return p.Kind == gpu.NVLink })
+		})
+		n.pass(9 * time.Minute)
+		if got := short(n.out.last().Parts); got != "s1 c0 c0:5 s0 s0:0 s1:3 g0:2" {
+			t.Errorf("after 9 min: %s", got)
+		}
+		n.pass(2 * time.Minute)
+		if got := short(n.out.last().Parts); got != "s1 c0 c0:5 s0:0 s1:3 g0:2" {
+			t.Errorf("after 11 min: %s", got)
+		}
+	})
+}
+
 // plain hides that a reader reads parts.
 type plain struct{ gpu.Reader }
 

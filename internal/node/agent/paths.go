@@ -33,6 +33,8 @@ type HealthDoc struct {
 	Overall string      `json:"overall"` // the worst of the systems: pass, warn or fail
 	Judge   string      `json:"judge"`   // dcgm, or gpupilot where DCGM is not there
 	Systems []SystemDoc `json:"systems"`
+
+	Collected *time.Time `json:"collected,omitempty"` // of the last successful read of the GPU
 }
 
 // SystemDoc is the verdict on one system of a GPU.
@@ -199,15 +201,15 @@ func (v view) health() (any, error) {
 		return nil, notFound("an instance has no health of its own: ask for its GPU")
 	}
 	results := map[uint8]string{gpu.HealthPass: "pass", gpu.HealthWarn: "warn", gpu.HealthFail: "fail"}
-	doc := HealthDoc{UUID: d.UUID, Judge: "dcgm"}
-	of, worst := d.Verdicts, uint8(gpu.HealthPass)
-	if of == nil {
-		ours := gpu.Judge(d, v.now)
-		of, doc.Judge = &ours, "gpupilot"
+	doc := HealthDoc{UUID: d.UUID, Judge: "dcgm", Collected: known(d.Collected)}
+	worst := uint8(gpu.HealthPass)
+	of, judged := d.Health(v.now, gpu.MaxAge(v.Interval))
+	if !judged {
+		doc.Judge = "gpupilot"
 	}
 	for w := range gpu.HealthWatch(gpu.HealthWatches) {
 		system := SystemDoc{Name: w.String(), Result: results[of[w].Health], Code: of[w].Code}
-		if d.Verdicts == nil && gpu.Unjudged(w) {
+		if !judged && gpu.Unjudged(w) {
 			system.Result = "unknown"
 		}
 		worst = max(worst, of[w].Health)

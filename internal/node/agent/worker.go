@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -89,7 +90,7 @@ func (w *worker) perform(q question) reading {
 		l, _ := w.linker.Links(w.uuid) // unknown links are left out
 		res.links = &l
 	}
-	if q.health && res.err == nil {
+	if q.health && (res.err == nil || errors.Is(res.err, gpu.ErrLost)) {
 		res.health, _ = w.judge.Health(w.uuid) // without verdicts, its values decide
 	}
 	return res
@@ -115,13 +116,16 @@ func (w *worker) end() {
 	w.cancel()
 }
 
-// accept stores a read's result. After a failed read the last good values stay,
-// and age.
+// accept stores a read's result. After a failed read the last good values and verdicts
+// stay, and age.
 func (w *worker) accept(r reading) {
 	w.asked, w.took, w.known, w.silent = time.Time{}, r.took, true, false
 	w.snap.Err = r.err
 	if r.err != nil {
 		w.snap.Failures++
+		if r.health != nil { // a library can judge a GPU that it has lost
+			w.snap.Verdicts = r.health
+		}
 		return
 	}
 	w.snap.Values, w.snap.Collected, w.snap.Took = *r.values, r.asked, r.took

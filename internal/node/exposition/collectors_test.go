@@ -158,7 +158,6 @@ DCGM_FI_DEV_GPU_VIRTUAL_MODE, label, A number as a label.
 	b := wholeGPU(4, at, map[gpu.FieldID]float64{gpu.GPUUtil: 97})
 	b.Values.Take(1523, gpu.Whole(0))
 	s := snapshot(at, a, b)
-	s.PartsTime = at
 	for _, p := range []struct {
 		part gpu.Part
 		id   gpu.FieldID
@@ -169,7 +168,7 @@ DCGM_FI_DEV_GPU_VIRTUAL_MODE, label, A number as a label.
 		{gpu.Part{Kind: gpu.CPU, ID: 0, Serial: "0x17"}, 9003, gpu.Real(0.25)},
 		{gpu.Part{Kind: gpu.CPUCore, ID: 71}, 9003, gpu.Real(1)},
 	} {
-		ps := gpu.PartSnapshot{Part: p.part}
+		ps := gpu.PartSnapshot{Part: p.part, Collected: at}
 		ps.Values.Take(p.id, p.x)
 		s.Parts = append(s.Parts, ps)
 	}

@@ -86,7 +86,7 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 		}
 		// A GPU whose clocks were not held down has no series, as in
 		// dcgm-exporter. 0 is a window without a reading.
-		if h.clocks.empty() {
+		if h.clocks.empty() && !e.stale {
 			b = m.tail(append(m.head(b, in, e), in.windows.clock...), in, e, 0)
 		}
 	case ClockTotal:
@@ -109,12 +109,15 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 			b = m.tail(append(m.head(b, in, e), in.windows.xid...), in, e, 0)
 		}
 	case XIDTotal:
-		for _, x := range e.dev.XIDs {
+		for _, x := range h.counts {
 			b = m.tail(appendXIDLabel(m.head(b, in, e), x.Code), in, e, x.Count)
 		}
 	case HealthState:
 		b = m.appendHealth(b, in, e)
 	case PeerState:
+		if e.stale {
+			return b
+		}
 		for _, p := range e.dev.Links.Peers {
 			b = append(append(m.head(b, in, e), `,link_status="`...), p2pText(p.Status)...)
 			b = appendNumber(b, `",peer_gpu="`, p.Index)

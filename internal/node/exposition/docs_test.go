@@ -144,7 +144,7 @@ Without DCGM's health module, and with NVML, the agent judges each system itself
 | NVLINK | XID errors of the last hour; through NVML, links that were active since the agent started and are not now |
 | DRIVER | XID errors of the last hour, failed reads |
 | PCIE, PMU, MCU | XID errors of the last hour |
-| ALL, the GPU as a whole | XID 48, 74, 79, 94, 95, 119, 120 and 140 of the last hour, as DCGM does |
+| ALL, the GPU as a whole | XID 48, 74, 79, 94, 95, 119, 120 and 140 of the last hour, as DCGM does; a GPU that is lost, or cannot be read any more |
 | SM, INFOROM | absent: only DCGM can judge them |
 
 ## Our own

@@ -212,8 +212,7 @@ func TestDeviceLabelIsTheIndex(t *testing.T) {
 		d := wholeGPU(1, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5})
 		d.Minor = minor
 		s := snapshot(now, d)
-		s.Parts = []gpu.PartSnapshot{{Part: gpu.Part{Kind: gpu.NVLink, GPU: &s.Devices[0].Device}}}
-		s.PartsTime = now
+		s.Parts = []gpu.PartSnapshot{{Part: gpu.Part{Kind: gpu.NVLink, GPU: &s.Devices[0].Device}, Collected: now}}
 		s.Parts[0].Values.Set(gpu.SwitchLinkStatus, 2)
 		c, bad := ParseCollectors("DCGM_FI_DEV_GPU_UTIL,gauge,u\nDCGM_FI_DEV_NVSWITCH_LINK_STATUS,gauge,l\nDCGM_EXP_XID_ERRORS_COUNT,gauge,x\n")
 		if bad != nil {

@@ -96,9 +96,8 @@ DCGM_FI_DEV_CPU_TEMP_CURRENT, gauge, Temperature.
 	}
 	a := wholeGPU(3, at, map[gpu.FieldID]float64{gpu.GPUUtil: 97})
 	s := snapshot(at, a)
-	s.PartsTime = at
 	part := func(p gpu.Part, values map[gpu.FieldID]float64) {
-		ps := gpu.PartSnapshot{Part: p}
+		ps := gpu.PartSnapshot{Part: p, Collected: at}
 		for id, v := range values {
 			ps.Values.Set(id, v)
 		}
@@ -116,14 +115,23 @@ DCGM_FI_DEV_CPU_TEMP_CURRENT, gauge, Temperature.
 	for _, p := range []names.Profile{names.Profile48, names.Profile482} {
 		checkPage(t, "page-parts-"+string(p), s, at, Config{Profile: p, Collectors: c, Hostname: "gpu-node-1", Version: "v1.2.3", Revision: "abc"})
 	}
-	stale := *s
-	stale.PartsTime = at.Add(-time.Minute)
+	// Of parts that can no longer be read, their errors stay, and since when.
+	for i := range s.Parts {
+		s.Parts[i].Collected = at.Add(-time.Minute)
+	}
 	cfg := Config{Profile: names.Profile48, Collectors: c}
-	r := newRenderer(&cfg, &history{}, &totals{})
-	var pg page
-	r.render(&pg, &stale, Stats{}, at)
-	if strings.Contains(string(pg.body), "nvswitch") {
-		t.Error("parts that were read a minute ago are shown")
+	want := []string{
+		`DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS{nvswitch="nvswitch0",DCGM_FI_DRIVER_VERSION="580.105.08"} 5`,
+		`DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS{nvlink="12",nvswitch="nvswitch1",DCGM_FI_DRIVER_VERSION="580.105.08"} 2`,
+		`DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS{nvlink="1",gpu="3",gpu_uuid="GPU-00000003-aaaa",pci_bus_id="00000000:1E:00.0",device="nvidia3",model_name="NVIDIA H200",DCGM_FI_DRIVER_VERSION="580.105.08"} 3`,
+	}
+	got := seriesOf(t, s, cfg, "DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT", "DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS", "DCGM_FI_DEV_CPU_UTIL_TOTAL", "DCGM_FI_DEV_CPU_TEMP_CURRENT")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("a minute later (-want +got):\n%s", diff)
+	}
+	since := seriesOf(t, s, cfg, "gpupilot_part_last_success_timestamp_seconds")
+	if want := `gpupilot_part_last_success_timestamp_seconds{nvswitch="nvswitch0",DCGM_FI_DRIVER_VERSION="580.105.08"} ` + string(appendTime(nil, at.Add(-time.Minute))); len(since) != len(s.Parts) || since[0] != want {
+		t.Errorf("since when: %q, want %d and first %q", since, len(s.Parts), want)
 	}
 }
 

@@ -17,13 +17,9 @@ func (m *metric) appendHealth(b []byte, in *renderInput, e *entity) []byte {
 	if e.dev.MIG != nil {
 		return b
 	}
-	of := e.dev.Verdicts
-	if of == nil {
-		ours := gpu.Judge(e.dev, in.now)
-		of = &ours
-	}
+	of, judged := e.dev.Health(in.now, gpu.MaxAge(in.snap.Interval))
 	for w := range gpu.HealthWatch(gpu.HealthWatches) {
-		if e.dev.Verdicts == nil && gpu.Unjudged(w) {
+		if !judged && gpu.Unjudged(w) {
 			continue
 		}
 		b = append(m.head(b, in, e), `,health_error_code="`...)

@@ -43,6 +43,7 @@ type past struct {
 	round  uint64    // of the last collection that had the device
 	seen   time.Time // of the last values that were added
 	clocks clockPast
+	counts []gpu.XIDCount // of the device, with those of an instance's GPU
 	xids   xidPast
 }
 
@@ -67,7 +68,8 @@ func (h *history) update(s *gpu.Snapshot, now time.Time) {
 		}
 		p.seen = d.Collected
 		p.clocks.expire(now.Add(-h.clockWindow))
-		p.xids.update(d.XIDs, now.Add(-h.xidWindow))
+		p.counts = gpu.AppendXIDs(p.counts[:0], d.XIDs, d.GPUXIDs)
+		p.xids.update(p.counts, now.Add(-h.xidWindow))
 	}
 	if len(h.devices) > len(s.Devices) {
 		for uuid, p := range h.devices {

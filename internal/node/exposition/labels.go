@@ -17,6 +17,7 @@ import (
 // before err_code, and arena[mid:end] the others and "} ".
 type entity struct {
 	dev                    *gpu.DeviceSnapshot
+	stale                  bool       // its values are too old: only what has happened to it is shown
 	owner                  *gpu.Owner // nil: no owner, or several
 	job                    string     // empty: no job
 	role                   role
@@ -284,6 +285,8 @@ type number struct {
 	format gpu.Format
 	lo, hi float64 // the valid range, in the field's unit
 	passed bool    // the field is not in the table: its unit is unknown, and its value says its format
+
+	lasting bool // see gpu.FieldID.IsLasting
 }
 
 // of returns the field's value.
@@ -315,9 +318,11 @@ func bounds(u gpu.Unit) (lo, hi float64) {
 func numberOf(ref gpu.Ref) number {
 	i, known := gpu.IndexOf(ref.Field)
 	if !known {
-		return number{field: ref.Field, scale: 1, format: gpu.Float, lo: -math.MaxFloat64, hi: math.MaxFloat64, passed: true}
+		return number{
+			field: ref.Field, scale: 1, format: gpu.Float, lo: -math.MaxFloat64, hi: math.MaxFloat64, passed: true, lasting: ref.Field.IsLasting(),
+		}
 	}
-	n := number{field: ref.Field, index: i, scale: ref.Scale, format: gpu.At(i).Format}
+	n := number{field: ref.Field, index: i, scale: ref.Scale, format: gpu.At(i).Format, lasting: ref.Field.IsLasting()}
 	n.lo, n.hi = bounds(gpu.At(i).Unit)
 	// Percent as a ratio and nanoseconds as seconds have fractions.
 	if ref.Scale == names.FromRatio || ref.Scale == names.FromSeconds {

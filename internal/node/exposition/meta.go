@@ -43,6 +43,8 @@ func metaFamilies(cfg *Config) []family {
 				return append(strconv.AppendUint(b, in.stats.Errors, 10), '\n')
 			}),
 		meta("gpupilot_device_up", Gauge, "1 if the last read of the device succeeded and is not too old.", deviceUp),
+		meta("gpupilot_part_last_success_timestamp_seconds", Gauge,
+			"Start of the last successful read of an NvSwitch, NVLink, CPU or core that cannot be read now, in seconds since 1970.", partTimes),
 		meta("gpupilot_backend_up", Gauge, "1 if the backend enumerates GPUs and at least one of them can be read.",
 			func(b []byte, in *renderInput) []byte {
 				b = appendLabel(append(b, "gpupilot_backend_up{"...), "backend", in.snap.Backend)
@@ -254,22 +256,38 @@ func migDevices(b []byte, in *renderInput) []byte {
 }
 
 func xidCounts(b []byte, in *renderInput) []byte {
-	for i := range in.snap.Devices {
-		d := &in.snap.Devices[i]
-		for _, x := range d.XIDs {
-			b = appendXID(append(b, "gpupilot_xid_errors_total{"...), d.UUID, x.Code)
-			b = append(strconv.AppendUint(b, x.Count, 10), '\n')
-		}
-	}
-	return b
+	return eachXID(b, in, func(b []byte, uuid string, x *gpu.XIDCount) []byte {
+		b = appendXID(append(b, "gpupilot_xid_errors_total{"...), uuid, x.Code)
+		return append(strconv.AppendUint(b, x.Count, 10), '\n')
+	})
 }
 
 func xidTimes(b []byte, in *renderInput) []byte {
+	return eachXID(b, in, func(b []byte, uuid string, x *gpu.XIDCount) []byte {
+		if x.Count == 0 {
+			return b
+		}
+		b = appendXID(append(b, "gpupilot_xid_last_seen_timestamp_seconds{"...), uuid, x.Code)
+		return append(appendTime(b, x.Last), '\n')
+	})
+}
+
+// eachXID calls f for the XID errors of each device, and for those of a GPU of which
+// only the instances are listed.
+func eachXID(b []byte, in *renderInput, f func(b []byte, uuid string, x *gpu.XIDCount) []byte) []byte {
+	last := "" // the last GPU whose errors were written
 	for i := range in.snap.Devices {
 		d := &in.snap.Devices[i]
-		for _, x := range d.XIDs {
-			b = appendXID(append(b, "gpupilot_xid_last_seen_timestamp_seconds{"...), d.UUID, x.Code)
-			b = append(appendTime(b, x.Last), '\n')
+		for j := range d.XIDs {
+			b = f(b, d.UUID, &d.XIDs[j])
+		}
+		if d.MIG == nil {
+			last = d.UUID
+		} else if d.MIG.ParentUUID != last {
+			last = d.MIG.ParentUUID
+			for j := range d.GPUXIDs {
+				b = f(b, last, &d.GPUXIDs[j])
+			}
 		}
 	}
 	return b

@@ -12,6 +12,7 @@ import (
 // arena: arena[start:end] is "{nvswitch=…} ".
 type partEntity struct {
 	part       *gpu.PartSnapshot
+	stale      bool // it is too old: only what has happened to the part is shown
 	start, end int
 }
 
@@ -23,16 +24,16 @@ const firstDCGMField gpu.FieldID = 50
 func (r *renderer) collectParts() {
 	in := &r.in
 	in.parts = in.parts[:0]
-	if in.now.Sub(in.snap.PartsTime) > gpu.MaxAge(in.snap.Interval) {
-		return
-	}
 	for i := range in.snap.Parts {
 		p := &in.snap.Parts[i]
 		start := len(in.arena)
-		in.totals.notNumbers += uint64(p.Values.Wrong())
+		stale := in.now.Sub(p.Collected) > gpu.MaxAge(in.snap.Interval)
+		if !stale {
+			in.totals.notNumbers += uint64(p.Values.Wrong())
+		}
 		in.arena = r.appendPart(in.arena, p)
 		if r.isNew(start, true, true) {
-			in.parts = append(in.parts, partEntity{part: p, start: start, end: len(in.arena)})
+			in.parts = append(in.parts, partEntity{part: p, stale: stale, start: start, end: len(in.arena)})
 		}
 	}
 }
@@ -88,10 +89,24 @@ func appendNumber(b []byte, head string, n int) []byte {
 	return append(strconv.AppendInt(append(b, head...), int64(n), 10), '"')
 }
 
+// partTimes writes when the parts that cannot be read were last read.
+func partTimes(b []byte, in *renderInput) []byte {
+	for i := range in.parts {
+		if e := &in.parts[i]; e.stale {
+			b = append(append(b, "gpupilot_part_last_success_timestamp_seconds"...), in.arena[e.start:e.end]...)
+			b = append(appendTime(b, e.part.Collected), '\n')
+		}
+	}
+	return b
+}
+
 // appendParts writes the metric's series of parts.
 func (m *metric) appendParts(b []byte, in *renderInput) []byte {
 	for i := range in.parts {
 		e := &in.parts[i]
+		if e.stale && !m.number.lasting {
+			continue
+		}
 		v, ok := m.number.of(&e.part.Values)
 		if !ok {
 			continue

@@ -33,7 +33,7 @@ func physicalFamilies() []family {
 	return []family{
 		meta("gpupilot_gpu_energy_joules_total", Counter, "Energy used by the GPU since the driver was loaded.",
 			func(b []byte, in *renderInput) []byte {
-				return eachGPU(b, in, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
+				return eachGPU(b, in, readings, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 					millijoules, ok := d.Values.Number(gpu.TotalEnergy)
 					if !ok || millijoules.Float < 0 {
 						return b
@@ -43,12 +43,12 @@ func physicalFamilies() []family {
 				})
 			}),
 		meta("gpupilot_gpu_throttle_seconds_total", Counter, "Time for which the GPU's clocks were held down since the driver was loaded, by reason.",
-			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, appendThrottles) }),
+			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, readings, appendThrottles) }),
 		meta("gpupilot_nvlink_errors_total", Counter, "Errors of an NVLink of the GPU, by link (from 0) and type. Read every ten seconds; counters at 0 are omitted.",
-			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, appendLinkErrors) }),
+			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, knowledge, appendLinkErrors) }),
 		meta("gpupilot_nvlinks_down", Gauge, "NVLinks of the GPU that were active since the agent started and are now inactive.",
 			func(b []byte, in *renderInput) []byte {
-				return eachGPU(b, in, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
+				return eachGPU(b, in, knowledge, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 					if len(d.Links.Errors) == 0 && len(d.Links.Down) == 0 {
 						return b
 					}
@@ -59,9 +59,16 @@ func physicalFamilies() []family {
 	}
 }
 
-// eachGPU calls f once for each GPU that is read. If only its MIG instances are
-// read, f gets one of them.
-func eachGPU(b []byte, in *renderInput, f func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte) []byte {
+// What is shown of a GPU: how it is, which ends when it cannot be read, or what has
+// happened to it, which stays.
+const (
+	readings = iota
+	knowledge
+)
+
+// eachGPU calls f once for each GPU that is read, or was for knowledge. If only
+// its MIG instances are read, f gets one of them.
+func eachGPU(b []byte, in *renderInput, what int, f func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte) []byte {
 	maxAge := gpu.MaxAge(in.snap.Interval)
 	last := ""
 	for i := range in.snap.Devices {
@@ -70,7 +77,7 @@ func eachGPU(b []byte, in *renderInput, f func(b []byte, uuid string, d *gpu.Dev
 		if d.MIG != nil {
 			uuid = d.MIG.ParentUUID
 		}
-		if uuid != last && d.Fresh(in.now, maxAge) {
+		if uuid != last && (what == knowledge || d.Fresh(in.now, maxAge)) {
 			b = f(b, uuid, d)
 			last = uuid // a GPU comes before its instances, and these together
 		}

@@ -90,9 +90,9 @@ func TestDropped(t *testing.T) {
 	a := wholeGPU(0, at, map[gpu.FieldID]float64{gpu.GPUUtil: 101, gpu.GPUTemp: 50})
 	b := wholeGPU(1, at, map[gpu.FieldID]float64{gpu.GPUUtil: math.NaN(), gpu.GPUTemp: math.Inf(1)})
 	s := snapshot(at, a, b, a)
-	core := gpu.PartSnapshot{Part: gpu.Part{Kind: gpu.CPUCore, ID: 1}}
+	core := gpu.PartSnapshot{Part: gpu.Part{Kind: gpu.CPUCore, ID: 1}, Collected: at}
 	core.Values.Set(gpu.CPUUtil, 0.5)
-	s.Parts, s.PartsTime = []gpu.PartSnapshot{core, core}, at
+	s.Parts = []gpu.PartSnapshot{core, core}
 	got := seriesOf(t, s, Config{Profile: names.Profile48, Collectors: c}, "gpupilot_series_dropped_total", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_CPU_UTIL_TOTAL")
 	want := []string{
 		`DCGM_FI_DEV_CPU_UTIL_TOTAL{cpucore="1",cpu="0"} 0.500000`,

@@ -137,6 +137,11 @@ func (e *entity) shows(f gpu.FieldID) bool {
 
 // value returns the entity's value of a field.
 func (e *entity) value(n *number) (gpu.Number, bool) {
+	if n.field == gpu.XIDErrors {
+		if last, ok := gpu.LastXID(e.dev.XIDs, e.dev.GPUXIDs); ok { // newer than the last read
+			return gpu.Whole(int64(last.Code)), true
+		}
+	}
 	if e.role != ofShare {
 		return n.of(&e.dev.Values)
 	}
@@ -171,6 +176,6 @@ func (r *renderer) addShares(d *gpu.DeviceSnapshot) bool {
 		}
 		in.entities = append(in.entities, share)
 	}
-	in.entities = append(in.entities, entity{dev: d, role: ofWhole})
+	in.entities = append(in.entities, entity{dev: d, stale: r.stale, role: ofWhole})
 	return true
 }

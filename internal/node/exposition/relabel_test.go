@@ -61,7 +61,6 @@ func relabelledPages(t *testing.T, r Relabel) []string {
 	d.Values.SetLabel(gpu.DriverVersion, "590")
 	s := snapshot(now, d)
 	s.Pods = map[gpu.PodName]gpu.Pod{{Namespace: "team", Name: "llm-0"}: {Labels: []gpu.PodLabel{{Name: "app", Value: "a"}, {Name: "cpu", Value: "b"}, {Name: "team", Value: "c"}}}}
-	s.PartsTime = now
 	for _, p := range []gpu.Part{
 		{Kind: gpu.NVSwitch, ID: 1},
 		{Kind: gpu.NVLink, ID: 1, Parent: 1},
@@ -69,7 +68,7 @@ func relabelledPages(t *testing.T, r Relabel) []string {
 		{Kind: gpu.CPU, ID: 0, Serial: "123"},
 		{Kind: gpu.CPUCore, ID: 3},
 	} {
-		part := gpu.PartSnapshot{Part: p}
+		part := gpu.PartSnapshot{Part: p, Collected: now}
 		part.Values.Set(gpu.SwitchTemp, 45)
 		part.Values.Set(gpu.CPUTemp, 45)
 		s.Parts = append(s.Parts, part)

@@ -50,7 +50,7 @@ type renderInput struct {
 	stats    Stats
 	cfg      *Config
 	now      time.Time
-	entities []entity // the devices with values, without duplicates
+	entities []entity // the devices of which something is known, without duplicates
 	parts    []partEntity
 	arena    []byte // their labels
 	history  *history
@@ -75,6 +75,7 @@ type renderer struct {
 	reserved   map[string]bool
 	in         renderInput
 	adding     *gpu.DeviceSnapshot // the device of addOwner
+	stale      bool                // its values are too old
 	addOwner   func(*gpu.Owner)    // adds its entities; a field, so that the closure is allocated once
 	seed       maphash.Seed
 	seen       map[labelsOf]bool // of this page's devices and parts
@@ -201,12 +202,15 @@ func (r *renderer) collectEntities() {
 	maxAge := gpu.MaxAge(in.snap.Interval)
 	for i := range in.snap.Devices {
 		d := &in.snap.Devices[i]
-		if !d.Fresh(in.now, maxAge) {
+		fresh := d.Fresh(in.now, maxAge)
+		if !fresh && (!isKnown(d) || hasTwin(in.snap.Devices[i+1:], d)) {
 			continue
 		}
 		if twin := listed(in.entities, d); twin == nil {
-			in.totals.notNumbers += uint64(d.Values.Wrong())
-			r.adding = d
+			if fresh {
+				in.totals.notNumbers += uint64(d.Values.Wrong())
+			}
+			r.adding, r.stale = d, !fresh
 			if !r.addShares(d) {
 				r.owners(d, r.addOwner)
 			}
@@ -225,6 +229,17 @@ func (r *renderer) collectEntities() {
 	}
 	clear(in.entities[len(kept):])
 	in.entities = kept
+}
+
+// isKnown reports whether there is something to show of a device without fresh values.
+func isKnown(d *gpu.DeviceSnapshot) bool {
+	return !d.Collected.IsZero() || d.Err != nil || len(d.XIDs)+len(d.GPUXIDs) > 0
+}
+
+// hasTwin reports whether one of the devices has the same series as d, as compute
+// instances of one GPU instance have.
+func hasTwin(devices []gpu.DeviceSnapshot, d *gpu.DeviceSnapshot) bool {
+	return slices.ContainsFunc(devices, func(o gpu.DeviceSnapshot) bool { return sameSeries(&o.Device, &d.Device) })
 }
 
 // labelsOf is the identity of an entity's series: the labels, and whether they
@@ -259,11 +274,11 @@ func (r *renderer) addEntities(o *gpu.Owner) {
 		}
 	}
 	if len(d.Jobs) == 0 {
-		in.entities = append(in.entities, entity{dev: d, owner: o})
+		in.entities = append(in.entities, entity{dev: d, stale: r.stale, owner: o})
 		return
 	}
 	for _, job := range d.Jobs {
-		in.entities = append(in.entities, entity{dev: d, owner: o, job: job})
+		in.entities = append(in.entities, entity{dev: d, stale: r.stale, owner: o, job: job})
 	}
 }
 
@@ -292,7 +307,7 @@ func (m *metric) append(b []byte, in *renderInput) []byte {
 			}
 			continue
 		}
-		if !e.shows(m.number.field) {
+		if !e.shows(m.number.field) || e.stale && !m.number.lasting {
 			continue
 		}
 		v, ok := e.value(&m.number)

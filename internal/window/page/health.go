@@ -25,7 +25,7 @@ func HealthNames() []string {
 // ParseHealth reads the health of a node's GPUs from its agent's page. A page without
 // gpupilot_backend_up is not an agent's, and an error.
 func ParseHealth(text []byte) (*gpu.NodeHealth, error) {
-	var h health
+	h := health{listed: map[string]bool{}}
 	var l line
 	for row := range bytes.Lines(text) {
 		row = bytes.TrimRight(row, "\r\n")
@@ -37,14 +37,18 @@ func ParseHealth(text []byte) (*gpu.NodeHealth, error) {
 	if !h.known {
 		return nil, errors.New("the page has no gpupilot_backend_up: it is not an agent's")
 	}
+	for i := range h.node.GPUs {
+		h.node.GPUs[i].Unlisted = !h.listed[h.node.GPUs[i].UUID]
+	}
 	return &h.node, nil
 }
 
 // health is a NodeHealth in the making.
 type health struct {
-	node  gpu.NodeHealth
-	known bool
-	place map[string]int
+	node   gpu.NodeHealth
+	known  bool
+	place  map[string]int
+	listed map[string]bool // with gpupilot_device_up
 }
 
 func (h *health) take(l *line) {
@@ -54,6 +58,7 @@ func (h *health) take(l *line) {
 	case "gpupilot_device_up":
 		if g := h.gpu(l.Get("uuid")); g != nil {
 			g.Down = l.Value == 0
+			h.listed[g.UUID] = true
 		}
 	case "gpupilot_xid_last_seen_timestamp_seconds":
 		code, err := strconv.ParseUint(string(l.Get("xid")), 10, 64)

@@ -232,6 +232,7 @@ static int since(struct where w, unsigned short field, long long from, dcgmField
 	for (int i = 0; i < S.xids && n < room; i++) {
 		if (S.xid[i].gpu != w.gpu || S.xid[i].at < from) continue;
 		value(w, field, false, &out[n]);
+		out[n].status = DCGM_ST_OK; // a sample, also of a GPU that was lost since
 		out[n].ts = S.xid[i].at;
 		out[n++].value.i64 = S.xid[i].code;
 	}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && !race
+
+package journeys
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/promql/promtest"
+	"github.com/gpupilot/gpupilot/test/agentrig"
+	"github.com/gpupilot/gpupilot/test/stack"
+)
+
+// form is one way in which published rules alert on an error of a GPU.
+type form struct{ name, expr string }
+
+// onGPU3 are rules that must become alerts on GPU 3 of a node after XID 79 and the loss of the GPU. Rules that only look
+// at the present are held for some seconds, as published ones are for a minute.
+func onGPU3(node string) []form {
+	with := func(metric, more string) string { return fmt.Sprintf(`%s{job=%q,gpu="3"%s}`, metric, node, more) }
+	xid := with("DCGM_FI_DEV_XID_ERRORS", "")
+	return []form{
+		{"AnyXID", xid + " > 0"},
+		{"XIDByValue", xid + " == 79"},
+		{"XIDByLabel", with("DCGM_FI_DEV_XID_ERRORS", `,err_code=~"48|79|95"`)},
+		{"XIDOfPods", `count by (job, gpu) (` + xid + ` != 0)`},
+		{"XIDCount", with("DCGM_EXP_XID_ERRORS_COUNT", `,xid="79"`) + " > 0"},
+		{"HealthFails", with("DCGM_EXP_GPU_HEALTH_STATUS", `,health_watch="ALL"`) + " >= 20"},
+		{"ECC", with("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "") + " > 0"},
+		{"RemapFailed", with("DCGM_FI_DEV_ROW_REMAP_FAILURE", "") + " == 1"},
+	}
+}
+
+// The error that takes a GPU away must not take away the series that alerts look at: each form of rule fires while the
+// GPU is lost, hangs, or has lost its driver, with NVML and with DCGM.
+func TestAlertsOnALostGPU(t *testing.T) {
+	t.Parallel()
+	promtest.Program(t, "prometheus")
+	const bin = "../../bin"
+	collectors := filepath.Join(t.TempDir(), "collectors.csv")
+	var csv strings.Builder
+	for _, name := range []string{
+		"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+		"DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_GPU_HEALTH_STATUS",
+	} {
+		fmt.Fprintf(&csv, "%s, gauge, x\n", name)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.WriteFile(collectors, []byte(csv.String()), 0o600))
+
+	const before = "gpus 4\ngpu 3 ecc_dbe_vol 2\ngpu 3 remap_failure 1\n"
+	const fallen = before + "gpu 3 xid 79\n"
+	type place struct {
+		job, after string
+		library    *agentrig.Library
+		agent      *agentrig.Agent
+	}
+	var places []*place
+	config := "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [RULES]\nscrape_configs:\n"
+	rules := "groups:\n- name: published\n  rules:\n"
+	for name, library := range map[string]func(bin, dir string) *agentrig.Library{"nvml": agentrig.NVML, "dcgm": agentrig.DCGM} {
+		for fault, line := range map[string]string{"lost": "gpu 3 lost\n", "hung": "gpu 3 hang 600000\n", "reset": "gpu 3 detached\n", "driver": "driver not-loaded\n"} {
+			if name == "nvml" {
+				line = strings.Replace(line, "gpu 3 detached\n", resetRequired, 1)
+			}
+			p := &place{job: name + "-" + fault, after: fallen + line, library: library(bin, t.TempDir())}
+			must(p.library.Set(before))
+			agent, err := agentrig.Start(t.Context(), agentrig.Config{
+				Binary: filepath.Join(bin, "gpupilot-agent"), Env: p.library.Env(), Args: append(p.library.Args(), "-f", collectors),
+			})
+			must(err)
+			t.Cleanup(func() { _ = agent.Stop() })
+			p.agent = agent
+			places = append(places, p)
+			config += fmt.Sprintf("- {job_name: %s, honor_labels: true, static_configs: [{targets: [%q]}]}\n", p.job, strings.TrimPrefix(agent.URL, "http://"))
+			for _, f := range onGPU3(p.job) {
+				rules += fmt.Sprintf("  - {alert: %s, expr: %q, for: 12s}\n", f.name, f.expr)
+			}
+		}
+	}
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	must(os.WriteFile(file, []byte(rules), 0o600))
+	prometheus := promtest.Start(t, strings.Replace(config, "RULES", file, 1))
+
+	for _, p := range places {
+		must(p.agent.Await(t.Context(), stack.Patience, func(page string) bool {
+			return strings.Contains(page, "\nDCGM_FI_DEV_GPU_TEMP{gpu=\"3\"") && strings.Contains(page, "\nDCGM_FI_DEV_XID_ERRORS{gpu=\"3\"")
+		}))
+		// The driver takes a moment to tell of the error before it is gone itself.
+		if strings.Contains(p.after, "driver not-loaded") {
+			must(p.library.Set(fallen))
+			must(p.agent.Await(t.Context(), stack.Patience, func(page string) bool { return strings.Contains(page, `err_code="79"`) }))
+		}
+		must(p.library.Set(p.after))
+	}
+	for _, p := range places {
+		must(p.agent.Await(t.Context(), stack.Patience, func(page string) bool { return !strings.Contains(page, "\nDCGM_FI_DEV_GPU_TEMP{gpu=\"3\"") }))
+	}
+	deadline := time.After(stack.Patience)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		var silent []string
+		firing := alerts(t, prometheus)
+		for _, p := range places {
+			for _, f := range onGPU3(p.job) {
+				if !slices.Contains(firing, f.name+" "+p.job) {
+					silent = append(silent, f.name+" "+p.job)
+				}
+			}
+		}
+		if len(silent) == 0 {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("alerts that do not fire: %q", silent)
+		case <-tick.C:
+		}
+	}
+}
+
+// resetRequired are the calls of NVML that a GPU in need of a reset refuses.
+var resetRequired = func() string {
+	var b strings.Builder
+	for _, call := range []string{"GetTemperature", "GetUtilizationRates", "GetMemoryInfo_v2", "GetMemoryInfo", "GetPowerUsage", "GetClockInfo", "GetFieldValues", "GetUUID", "GetRemappedRows", "GetTotalEnergyConsumption"} {
+		fmt.Fprintf(&b, "gpu 3 fail %s RESET_REQUIRED\n", call)
+	}
+	return b.String()
+}()
+
+// alerts lists the firing alerts with their jobs.
+func alerts(t *testing.T, prometheus string) (firing []string) {
+	t.Helper()
+	resp, err := http.Get(prometheus + "/api/v1/alerts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var answer struct {
+		Data struct {
+			Alerts []struct {
+				Labels map[string]string
+				State  string
+			}
+		}
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range answer.Data.Alerts {
+		if a.State == "firing" {
+			firing = append(firing, a.Labels["alertname"]+" "+a.Labels["job"])
+		}
+	}
+	return firing
+}
