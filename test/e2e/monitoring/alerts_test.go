@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !race
+//go:build linux && !race && !e2e
 
-package journeys
+package monitoring
 
 import (
 	"encoding/json"
@@ -17,18 +17,20 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/test/agentrig"
-	"github.com/gpupilot/gpupilot/test/stack"
 )
+
+// patience bounds the wait for alerts: only a failure takes that long.
+const patience = 3 * time.Minute
 
 // form is one way in which published rules alert on an error of a GPU.
 type form struct{ name, expr string }
 
-// onGPU3 are rules that must become alerts on GPU 3 of a node after XID 79 and the loss of the GPU. Rules that only look
-// at the present are held for some seconds, as published ones are for a minute.
-func onGPU3(node string) []form {
+// onLoss are rules that must become alerts after XID 79 and the loss of GPU 3 of a node, and of GPU 2, which is cut into
+// instances. Rules that only look at the present are held for some seconds, as published ones are for a minute.
+func onLoss(node string) []form {
 	with := func(metric, more string) string { return fmt.Sprintf(`%s{job=%q,gpu="3"%s}`, metric, node, more) }
 	xid := with("DCGM_FI_DEV_XID_ERRORS", "")
-	return []form{
+	forms := []form{
 		{"AnyXID", xid + " > 0"},
 		{"XIDByValue", xid + " == 79"},
 		{"XIDByLabel", with("DCGM_FI_DEV_XID_ERRORS", `,err_code=~"48|79|95"`)},
@@ -37,7 +39,14 @@ func onGPU3(node string) []form {
 		{"HealthFails", with("DCGM_EXP_GPU_HEALTH_STATUS", `,health_watch="ALL"`) + " >= 20"},
 		{"ECC", with("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "") + " > 0"},
 		{"RemapFailed", with("DCGM_FI_DEV_ROW_REMAP_FAILURE", "") + " == 1"},
+		{"XIDOfInstances", fmt.Sprintf(`count by (job) (DCGM_FI_DEV_XID_ERRORS{job=%q,gpu="2",GPU_I_ID!=""} == 79) == 2`, node)},
 	}
+	if strings.HasPrefix(node, "dcgm") {
+		forms = append(forms,
+			form{"SwitchFails", fmt.Sprintf(`max by (job) (DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS{job=%q}) > 0`, node)},
+			form{"LinkErrors", fmt.Sprintf(`max by (job) (DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS{job=%q,nvlink!=""}) > 0`, node)})
+	}
+	return forms
 }
 
 // The error that takes a GPU away must not take away the series that alerts look at: each form of rule fires while the
@@ -45,12 +54,12 @@ func onGPU3(node string) []form {
 func TestAlertsOnALostGPU(t *testing.T) {
 	t.Parallel()
 	promtest.Program(t, "prometheus")
-	const bin = "../../bin"
+	const bin = "../../../bin"
 	collectors := filepath.Join(t.TempDir(), "collectors.csv")
 	var csv strings.Builder
 	for _, name := range []string{
 		"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "DCGM_FI_DEV_ROW_REMAP_FAILURE",
-		"DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_GPU_HEALTH_STATUS",
+		"DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS", "DCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS",
 	} {
 		fmt.Fprintf(&csv, "%s, gauge, x\n", name)
 	}
@@ -62,12 +71,11 @@ func TestAlertsOnALostGPU(t *testing.T) {
 	}
 	must(os.WriteFile(collectors, []byte(csv.String()), 0o600))
 
-	const before = "gpus 4\ngpu 3 ecc_dbe_vol 2\ngpu 3 remap_failure 1\n"
-	const fallen = before + "gpu 3 xid 79\n"
+	const errors = "gpus 4\ngpu 3 ecc_dbe_vol 2\ngpu 3 remap_failure 1\ngpu 2 mig 1g.18gb 2\n"
 	type place struct {
-		job, after string
-		library    *agentrig.Library
-		agent      *agentrig.Agent
+		job, fallen, after string
+		library            *agentrig.Library
+		agent              *agentrig.Agent
 	}
 	var places []*place
 	config := "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [RULES]\nscrape_configs:\n"
@@ -77,7 +85,15 @@ func TestAlertsOnALostGPU(t *testing.T) {
 			if name == "nvml" {
 				line = strings.Replace(line, "gpu 3 detached\n", resetRequired, 1)
 			}
-			p := &place{job: name + "-" + fault, after: fallen + line, library: library(bin, t.TempDir())}
+			before := errors
+			if name == "dcgm" {
+				before += "switches 1\nlinks 2\npart nvswitch 0 856 20034\npart nvlink switch0:1 787 7\n"
+			}
+			fallen := before + "gpu 3 xid 79\ngpu 2 xid 79\n"
+			p := &place{job: name + "-" + fault, fallen: fallen, after: fallen + line, library: library(bin, t.TempDir())}
+			if strings.Contains(line, "gpu 3") {
+				p.after += strings.ReplaceAll(line, "gpu 3", "gpu 2")
+			}
 			must(p.library.Set(before))
 			agent, err := agentrig.Start(t.Context(), agentrig.Config{
 				Binary: filepath.Join(bin, "gpupilot-agent"), Env: p.library.Env(), Args: append(p.library.Args(), "-f", collectors),
@@ -87,7 +103,7 @@ func TestAlertsOnALostGPU(t *testing.T) {
 			p.agent = agent
 			places = append(places, p)
 			config += fmt.Sprintf("- {job_name: %s, honor_labels: true, static_configs: [{targets: [%q]}]}\n", p.job, strings.TrimPrefix(agent.URL, "http://"))
-			for _, f := range onGPU3(p.job) {
+			for _, f := range onLoss(p.job) {
 				rules += fmt.Sprintf("  - {alert: %s, expr: %q, for: 12s}\n", f.name, f.expr)
 			}
 		}
@@ -97,27 +113,28 @@ func TestAlertsOnALostGPU(t *testing.T) {
 	prometheus := promtest.Start(t, strings.Replace(config, "RULES", file, 1))
 
 	for _, p := range places {
-		must(p.agent.Await(t.Context(), stack.Patience, func(page string) bool {
-			return strings.Contains(page, "\nDCGM_FI_DEV_GPU_TEMP{gpu=\"3\"") && strings.Contains(page, "\nDCGM_FI_DEV_XID_ERRORS{gpu=\"3\"")
+		must(p.agent.Await(t.Context(), patience, func(page string) bool {
+			return strings.Contains(page, "\nDCGM_FI_DEV_GPU_TEMP{gpu=\"3\"") && strings.Count(page, "\nDCGM_FI_DEV_XID_ERRORS{") == 5 &&
+				strings.Contains(page, "\nDCGM_FI_DEV_NVSWITCH_FATAL_ERRORS{") == (p.library.Backend == "dcgm")
 		}))
 		// The driver takes a moment to tell of the error before it is gone itself.
 		if strings.Contains(p.after, "driver not-loaded") {
-			must(p.library.Set(fallen))
-			must(p.agent.Await(t.Context(), stack.Patience, func(page string) bool { return strings.Contains(page, `err_code="79"`) }))
+			must(p.library.Set(p.fallen))
+			must(p.agent.Await(t.Context(), patience, func(page string) bool { return strings.Contains(page, `err_code="79"`) }))
 		}
 		must(p.library.Set(p.after))
 	}
 	for _, p := range places {
-		must(p.agent.Await(t.Context(), stack.Patience, func(page string) bool { return !strings.Contains(page, "\nDCGM_FI_DEV_GPU_TEMP{gpu=\"3\"") }))
+		must(p.agent.Await(t.Context(), patience, func(page string) bool { return !strings.Contains(page, "\nDCGM_FI_DEV_GPU_TEMP{gpu=\"3\"") }))
 	}
-	deadline := time.After(stack.Patience)
+	deadline := time.After(patience)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		var silent []string
 		firing := alerts(t, prometheus)
 		for _, p := range places {
-			for _, f := range onGPU3(p.job) {
+			for _, f := range onLoss(p.job) {
 				if !slices.Contains(firing, f.name+" "+p.job) {
 					silent = append(silent, f.name+" "+p.job)
 				}
