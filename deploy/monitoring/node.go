@@ -108,11 +108,13 @@ func nodeThrottling() row {
 
 func nodeErrors() row {
 	xid := relabel(fieldOf(gpu.XIDErrors).query(onGPUs, nil), "xid", "err_code")
+	counts := "gpupilot_xid_errors_total{" + scoped + "}"
 	return row{title: "Errors", panels: []panel{
 		{kind: states, title: "Last XID error", about: "0: none. The value stays until another error comes or the exporter restarts.", queries: []query{{by("max", perGPU, xid), gpuName}}},
 		{
 			title: "XID errors", about: "In the time range of a step, by code. Of gpupilot-agent, with every collectors file.", unit: count,
-			queries: []query{{by("max", perXID, own(`increase(gpupilot_xid_errors_total{`+scoped+`}[$__rate_interval])`, `hostname=~"$node",gpu=~"$gpu"`)), nodeName + " GPU {{gpu}} XID {{xid}}"}},
+			// A code has no series before its first error, which increase() therefore misses.
+			queries: []query{{by("max", perXID, own("("+counts+" unless last_over_time("+counts+"[1h] offset $__rate_interval)\nor increase("+counts+"[$__rate_interval]))", `hostname=~"$node",gpu=~"$gpu"`)), nodeName + " GPU {{gpu}} XID {{xid}}"}},
 		},
 		{
 			title: "ECC errors since the driver was loaded", about: "Volatile counters." + optional, unit: count, queries: []query{

@@ -69,17 +69,17 @@ func xidCodes() (fatal, impaired []string) {
 }
 
 // xidWithin finds GPUs whose XID error with a code that matches came within the window.
-// Our agent says when it was. A field has only the last code: it is new if it was
-// another one before.
+// Our agent says when it was. A field has only the last code, which a later one
+// replaces: a code is new if it was there within the window, and not before.
 func xidWithin(window string, windowSeconds int, operator string, codes []string) string {
 	matches := func(label string) string {
 		return fmt.Sprintf(`%s%s"%s"`, label, operator, strings.Join(codes, "|"))
 	}
-	field := func(offset string) string {
-		return by("group", byGPU+", xid", relabel(withNode(fieldOf(gpu.XIDErrors).query(matches("err_code"), func(s string) string { return s + offset })+" > 0"), "xid", "err_code"))
+	field := func(before, after string) string {
+		return by("group", byGPU+", xid", relabel(withNode(fieldOf(gpu.XIDErrors).query(matches("err_code"), func(s string) string { return before + s + after })+" > 0"), "xid", "err_code"))
 	}
 	ours := by("group", byGPU+", xid", withNode(own(fmt.Sprintf("(time() - gpupilot_xid_last_seen_timestamp_seconds{%s} < %d)", matches("xid"), windowSeconds), "")))
-	return ours + "\nor\n(\n" + indent(field("")+"\nunless\n"+field(" offset "+window)) + "\n)"
+	return ours + "\nor\n(\n" + indent(field("last_over_time(", "["+window+"])")+"\nunless\n"+field("", " offset "+window)) + "\n)"
 }
 
 func errorAlerts() []alert {

@@ -4,6 +4,7 @@ package gpu
 
 // Links is the state of a whole GPU's NVLinks, besides its fields.
 type Links struct {
+	Active int         // how many links are active
 	Errors []LinkError // by link and type
 	Down   []int       // links that were active since the agent started, and are now inactive
 	Peers  []Peer      // the node's other GPUs, by index

@@ -33,6 +33,21 @@ func LookupXID(code uint64) (x *XID, ok bool) {
 	return &xids[i], true
 }
 
+// FollowedXIDs returns the codes whose counters begin at 0 before the first error, so
+// that a rule can compare the first error with the past: those that say something of
+// the GPU's health, and those that applications cause most often. The list is sorted.
+func FollowedXIDs() []uint64 { return followed }
+
+var followed = func() (out []uint64) {
+	for _, x := range xids {
+		switch often := x.Code == 13 || x.Code == 31 || x.Code == 43 || x.Code == 45; {
+		case often, x.Fatal != "", x.System.Health > 0, x.GPU.Health > 0:
+			out = append(out, x.Code)
+		}
+	}
+	return out
+}()
+
 // xids is sorted by code.
 var xids = [...]XID{
 	{Code: 0, Text: "No Error"},

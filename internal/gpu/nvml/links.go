@@ -87,6 +87,7 @@ func (d *device) readLinks(l *gpu.Links, now time.Time) {
 			continue
 		}
 		d.links.up[link] = true
+		l.Active++
 		l.Errors = append(l.Errors, d.linkErrors(link, now)...)
 	}
 }

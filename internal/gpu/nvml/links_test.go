@@ -33,6 +33,7 @@ func TestLinks(t *testing.T) {
 		}
 		return
 	}
+	want.Active = 2
 	for link := range 2 {
 		for _, typ := range []string{"crc_flit", "crc_data", "replay", "recovery"} {
 			e := gpu.LinkError{Link: link, Type: typ}

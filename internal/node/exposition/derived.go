@@ -56,12 +56,14 @@ func (c *Collectors) addDerived(name string, d Derived, typ Type, help string) (
 	return fmt.Sprintf("%s can be gauge, counter, histogram or summary, not %q", name, typ)
 }
 
-// fields returns the fields that the metric is computed from. XIDs are not a
-// field.
+// fields returns the fields that the metric is computed from. XIDs are counted
+// without a field; XID_ERRORS says whether anybody sees them.
 func (d Derived) fields() gpu.FieldSet {
 	switch d {
 	case ClockCount, ClockTotal:
 		return gpu.SetOf(gpu.ClocksEventReasons)
+	case XIDTotal:
+		return gpu.SetOf(gpu.XIDErrors)
 	case HealthState:
 		return gpu.SetOf(gpu.ClocksEventReasons, gpu.RowRemapFailure, gpu.RowRemapPending, gpu.RetiredPending,
 			gpu.ECCDBEVolatile, gpu.GPUTemp, gpu.SlowdownTemp)
@@ -90,12 +92,13 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 			b = m.tail(append(m.head(b, in, e), in.windows.clock...), in, e, 0)
 		}
 	case ClockTotal:
-		for i := range clockEvents {
-			if h.clocks.began[i] > 0 {
-				b = append(m.head(b, in, e), `,clock_event="`...)
-				b = append(append(b, clockEvents[i].name...), '"')
-				b = m.tail(b, in, e, h.clocks.began[i])
-			}
+		if !h.clocks.primed {
+			return b
+		}
+		for i := range clockEvents { // from 0 on, so that the first one can be compared with before
+			b = append(m.head(b, in, e), `,clock_event="`...)
+			b = append(append(b, clockEvents[i].name...), '"')
+			b = m.tail(b, in, e, h.clocks.began[i])
 		}
 	case XIDCount:
 		n := len(b)
@@ -109,9 +112,7 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 			b = m.tail(append(m.head(b, in, e), in.windows.xid...), in, e, 0)
 		}
 	case XIDTotal:
-		for _, x := range h.counts {
-			b = m.tail(appendXIDLabel(m.head(b, in, e), x.Code), in, e, x.Count)
-		}
+		b = m.appendXIDTotals(b, in, e, h.counts)
 	case HealthState:
 		b = m.appendHealth(b, in, e)
 	case PeerState:
@@ -123,6 +124,28 @@ func (m *metric) appendDerived(b []byte, in *renderInput, e *entity) []byte {
 			b = appendNumber(b, `",peer_gpu="`, p.Index)
 			b = m.tail(b, in, e, uint64(p.Status))
 		}
+	}
+	return b
+}
+
+// appendXIDTotals writes the counts by code, with those at 0 of the followed codes.
+func (m *metric) appendXIDTotals(b []byte, in *renderInput, e *entity, counts []gpu.XIDCount) []byte {
+	var followed []uint64
+	if e.dev.Values.Has(gpu.XIDErrors) { // else nobody sees its errors
+		followed = gpu.FollowedXIDs()
+	}
+	for len(counts)+len(followed) > 0 {
+		var x gpu.XIDCount
+		switch {
+		case len(counts) == 0 || len(followed) > 0 && followed[0] < counts[0].Code:
+			x.Code, followed = followed[0], followed[1:]
+		default:
+			x, counts = counts[0], counts[1:]
+			if len(followed) > 0 && followed[0] == x.Code {
+				followed = followed[1:]
+			}
+		}
+		b = m.tail(appendXIDLabel(m.head(b, in, e), x.Code), in, e, x.Count)
 	}
 	return b
 }

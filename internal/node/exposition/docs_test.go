@@ -127,9 +127,9 @@ dcgm-exporter's exporter counters, the same names in every profile. They need a 
 | metric | value | labels |
 |---|---|---|
 | ` + "`DCGM_EXP_XID_ERRORS_COUNT`" + ` | XID errors of the last ` + "`--xid-count-window-size`" + `; 0 without ` + "`xid`" + ` if there was none | ` + "`xid`, `window_size_in_ms`" + ` |
-| ` + "`DCGM_EXP_XID_ERRORS_TOTAL`" + ` | XID errors since the agent started | ` + "`xid`" + ` |
+| ` + "`DCGM_EXP_XID_ERRORS_TOTAL`" + ` | XID errors since the agent started; the codes that concern health, and 13, 31, 43 and 45, begin at 0 | ` + "`xid`" + ` |
 | ` + "`DCGM_EXP_CLOCK_EVENTS_COUNT`" + ` | collections of the last ` + "`--clock-events-count-window-size`" + ` (at most 3600) in which the reason held the clocks down; 0 without ` + "`clock_event`" + ` if there was none | ` + "`clock_event`, `window_size_in_ms`" + ` |
-| ` + "`DCGM_EXP_CLOCK_EVENTS_TOTAL`" + ` | how often the reason began to hold them down, seen from one collection to the next | ` + "`clock_event`" + ` |
+| ` + "`DCGM_EXP_CLOCK_EVENTS_TOTAL`" + ` | how often the reason began to hold them down, seen from one collection to the next; 0 before the first time | ` + "`clock_event`" + ` |
 | ` + "`DCGM_EXP_GPU_HEALTH_STATUS`" + ` | 0 pass, 10 warning, 20 failure, for each system of a whole GPU | ` + "`health_watch`, `health_error_code`" + ` |
 | ` + "`DCGM_EXP_P2P_STATUS`" + ` | how the GPU reaches each other one over NVLink: 0 it does, 1 to 5 why it does not, 6 unknown; read every ten seconds | ` + "`link_status`, `peer_gpu`" + ` |
 

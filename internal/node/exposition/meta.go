@@ -50,7 +50,9 @@ func metaFamilies(cfg *Config) []family {
 				b = appendLabel(append(b, "gpupilot_backend_up{"...), "backend", in.snap.Backend)
 				return append(appendBool(append(b, "} "...), in.snap.Up()), '\n')
 			}),
-		meta("gpupilot_xid_errors_total", Counter, "XID errors of the device since the agent started, by code.", xidCounts),
+		meta("gpupilot_xid_errors_total", Counter, "XID errors of the device since the agent started, by code; a code without errors is omitted.", xidCounts),
+		meta("gpupilot_gpu_xid_errors_total", Counter,
+			"XID errors of the GPU and its MIG instances since the agent started, of all codes: 0 before the first one.", xidTotals),
 		meta("gpupilot_xid_last_seen_timestamp_seconds", Gauge,
 			"Time of the device's last XID error with this code, in seconds since 1970.", xidTimes),
 		meta("gpupilot_collectors_invalid_lines", Gauge,
@@ -270,6 +272,44 @@ func xidTimes(b []byte, in *renderInput) []byte {
 		b = appendXID(append(b, "gpupilot_xid_last_seen_timestamp_seconds{"...), uuid, x.Code)
 		return append(appendTime(b, x.Last), '\n')
 	})
+}
+
+// xidTotals sums up the errors of each GPU and its instances, which are together.
+func xidTotals(b []byte, in *renderInput) []byte {
+	all := in.snap.Devices
+	for i := 0; i < len(all); {
+		uuid, known := wholeUUID(&all[i]), false
+		var own, instances uint64
+		for ; i < len(all) && wholeUUID(&all[i]) == uuid; i++ {
+			d := &all[i]
+			known = known || d.Values.Has(gpu.XIDErrors)
+			if d.MIG == nil {
+				own = total(d.XIDs)
+			} else {
+				own, instances = total(d.GPUXIDs), instances+total(d.XIDs)
+			}
+		}
+		if n := own + instances; n > 0 || known {
+			b = appendLabel(append(b, "gpupilot_gpu_xid_errors_total{"...), "uuid", uuid)
+			b = append(appendUint(append(b, "} "...), n), '\n')
+		}
+	}
+	return b
+}
+
+// wholeUUID is the UUID of the GPU that a device is, or is an instance of.
+func wholeUUID(d *gpu.DeviceSnapshot) string {
+	if d.MIG != nil {
+		return d.MIG.ParentUUID
+	}
+	return d.UUID
+}
+
+func total(xids []gpu.XIDCount) (n uint64) {
+	for _, x := range xids {
+		n += x.Count
+	}
+	return n
 }
 
 // eachXID calls f for the XID errors of each device, and for those of a GPU of which

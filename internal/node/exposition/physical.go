@@ -46,10 +46,12 @@ func physicalFamilies() []family {
 			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, readings, appendThrottles) }),
 		meta("gpupilot_nvlink_errors_total", Counter, "Errors of an NVLink of the GPU, by link (from 0) and type. Read every ten seconds; counters at 0 are omitted.",
 			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, knowledge, appendLinkErrors) }),
+		meta("gpupilot_gpu_nvlink_errors_total", Counter, "Errors of all NVLinks of the GPU, of all types: 0 before the first one. Read every ten seconds.",
+			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, knowledge, appendLinkErrorSum) }),
 		meta("gpupilot_nvlinks_down", Gauge, "NVLinks of the GPU that were active since the agent started and are now inactive.",
 			func(b []byte, in *renderInput) []byte {
 				return eachGPU(b, in, knowledge, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
-					if len(d.Links.Errors) == 0 && len(d.Links.Down) == 0 {
+					if d.Links.Active == 0 && len(d.Links.Errors) == 0 && len(d.Links.Down) == 0 {
 						return b
 					}
 					b = appendLabel(append(b, "gpupilot_nvlinks_down{"...), "uuid", uuid)
@@ -111,4 +113,17 @@ func appendLinkErrors(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 		b = append(appendUint(append(b, "} "...), e.Count), '\n')
 	}
 	return b
+}
+
+// appendLinkErrorSum writes the sum, which is there before the first error.
+func appendLinkErrorSum(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
+	if len(d.Links.Errors) == 0 {
+		return b
+	}
+	var n uint64
+	for _, e := range d.Links.Errors {
+		n += e.Count
+	}
+	b = appendLabel(append(b, "gpupilot_gpu_nvlink_errors_total{"...), "uuid", uuid)
+	return append(appendUint(append(b, "} "...), n), '\n')
 }

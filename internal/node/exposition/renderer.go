@@ -239,7 +239,12 @@ func isKnown(d *gpu.DeviceSnapshot) bool {
 // hasTwin reports whether one of the devices has the same series as d, as compute
 // instances of one GPU instance have.
 func hasTwin(devices []gpu.DeviceSnapshot, d *gpu.DeviceSnapshot) bool {
-	return slices.ContainsFunc(devices, func(o gpu.DeviceSnapshot) bool { return sameSeries(&o.Device, &d.Device) })
+	for i := range devices {
+		if sameSeries(&devices[i].Device, &d.Device) {
+			return true
+		}
+	}
+	return false
 }
 
 // labelsOf is the identity of an entity's series: the labels, and whether they

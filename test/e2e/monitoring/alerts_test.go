@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -151,6 +152,129 @@ func TestAlertsOnALostGPU(t *testing.T) {
 	}
 }
 
+// first are rules that compare with the past. Each must see the first XID, the first error of an NVLink and the first
+// thermal slowdown of GPU 1. hidden are errors that a later harmless code must not hide.
+var (
+	first = []string{
+		`increase(gpupilot_gpu_xid_errors_total[2m]) > 0`,
+		`rate(gpupilot_gpu_nvlink_errors_total[2m]) > 0`,
+		`increase(DCGM_EXP_XID_ERRORS_TOTAL{xid="79"}[2m]) > 0`,
+		`sum by (gpu) (rate(DCGM_EXP_XID_ERRORS_TOTAL[2m])) > 0`,
+		`increase(DCGM_EXP_CLOCK_EVENTS_TOTAL{clock_event="hw_thermal"}[2m]) > 0`,
+		`changes(max by (gpu) (DCGM_FI_DEV_XID_ERRORS)[2m:1s]) > 0`,
+		`delta(max by (gpu) (DCGM_FI_DEV_XID_ERRORS)[2m:1s]) > 0`,
+		`max by (gpu) (DCGM_FI_DEV_XID_ERRORS) - max by (gpu) (DCGM_FI_DEV_XID_ERRORS offset 5s) > 0`,
+		`DCGM_FI_DEV_XID_ERRORS > 0 unless DCGM_FI_DEV_XID_ERRORS offset 5s`,
+		`delta(DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL[2m]) > 0`,
+		// The panel of our dashboard.
+		`gpupilot_xid_errors_total unless last_over_time(gpupilot_xid_errors_total[1h] offset 5s) or increase(gpupilot_xid_errors_total[5s])`,
+	}
+	hidden = []string{
+		`present_over_time(DCGM_FI_DEV_XID_ERRORS{err_code="79"}[2m]) > 0`,
+		`time() - gpupilot_xid_last_seen_timestamp_seconds{xid="79"} < 120`,
+		`increase(DCGM_EXP_XID_ERRORS_TOTAL{xid="79"}[2m]) > 0`,
+		`DCGM_EXP_XID_ERRORS_COUNT{xid="79"} > 0`,
+		`DCGM_EXP_GPU_HEALTH_STATUS{health_watch="ALL"} >= 20`,
+	}
+	// blind are forms that see no XID, here and with dcgm-exporter: the code is a label too.
+	blind = []string{`changes(DCGM_FI_DEV_XID_ERRORS[2m]) > 0`, `delta(DCGM_FI_DEV_XID_ERRORS[2m]) > 0`}
+)
+
+// Each form of rule that compares with the past sees the first event, in a real Prometheus.
+func TestFirstEvents(t *testing.T) {
+	t.Parallel()
+	promtest.Program(t, "prometheus")
+	const bin = "../../../bin"
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	collectors := filepath.Join(t.TempDir(), "collectors.csv")
+	must(os.WriteFile(collectors, []byte(`DCGM_FI_DEV_XID_ERRORS, gauge, x
+DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, counter, x
+DCGM_EXP_XID_ERRORS_COUNT, gauge, x
+DCGM_EXP_XID_ERRORS_TOTAL, counter, x
+DCGM_EXP_CLOCK_EVENTS_TOTAL, counter, x
+DCGM_EXP_GPU_HEALTH_STATUS, gauge, x
+`), 0o600))
+	library := agentrig.NVML(bin, t.TempDir())
+	const before = "gpus 2\ngpu * nvlinks 2\n"
+	must(library.Set(before))
+	agent, err := agentrig.Start(t.Context(), agentrig.Config{
+		Binary: filepath.Join(bin, "gpupilot-agent"), Env: library.Env(), Args: append(library.Args(), "-f", collectors),
+	})
+	must(err)
+	t.Cleanup(func() { _ = agent.Stop() })
+	prometheus := promtest.Start(t, fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: x, static_configs: [{targets: [%q]}]}]\n",
+		strings.TrimPrefix(agent.URL, "http://")))
+	awaitQueries(t, prometheus, []string{
+		`count_over_time(gpupilot_gpu_nvlink_errors_total[1m]) > 8`, `count_over_time(gpupilot_gpu_xid_errors_total[1m]) > 8`,
+		`count_over_time(DCGM_FI_DEV_XID_ERRORS[1m]) > 8`, `count_over_time(DCGM_EXP_CLOCK_EVENTS_TOTAL[1m]) > 8`,
+	})
+	const broken = before + "gpu 1 nvlink_replay 7\ngpu 1 clock_reasons 64\ngpu 1 xid 79\n"
+	must(library.Set(broken))
+	awaitQueries(t, prometheus, first)
+	must(library.Set(broken + "gpu 1 xid 31\n"))
+	awaitQueries(t, prometheus, append([]string{`DCGM_FI_DEV_XID_ERRORS == 31`}, hidden...))
+	for _, q := range blind {
+		if answers(t, prometheus, q) {
+			t.Errorf("%s sees the error: say so in docs/compatibility.md", q)
+		}
+	}
+}
+
+// awaitQueries waits until each query has had an answer.
+func awaitQueries(t *testing.T, prometheus string, queries []string) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	left := slices.Clone(queries)
+	for {
+		left = slices.DeleteFunc(left, func(q string) bool { return answers(t, prometheus, q) })
+		if len(left) == 0 {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("queries without an answer: %q", left)
+		case <-tick.C:
+		}
+	}
+}
+
+// answers reports whether a query has a result.
+func answers(t *testing.T, prometheus, query string) bool {
+	t.Helper()
+	var answer struct {
+		Status, Error string
+		Data          struct{ Result []any }
+	}
+	ask(t, prometheus+"/api/v1/query?query="+url.QueryEscape(query), &answer)
+	if answer.Status != "success" {
+		t.Fatalf("%s: %s", query, answer.Error)
+	}
+	return len(answer.Data.Result) > 0
+}
+
+func ask(t *testing.T, address string, answer any) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // resetRequired are the calls of NVML that a GPU in need of a reset refuses.
 var resetRequired = func() string {
 	var b strings.Builder
@@ -163,11 +287,6 @@ var resetRequired = func() string {
 // alerts lists the firing alerts with their jobs.
 func alerts(t *testing.T, prometheus string) (firing []string) {
 	t.Helper()
-	resp, err := http.Get(prometheus + "/api/v1/alerts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
 	var answer struct {
 		Data struct {
 			Alerts []struct {
@@ -176,9 +295,7 @@ func alerts(t *testing.T, prometheus string) (firing []string) {
 			}
 		}
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		t.Fatal(err)
-	}
+	ask(t, prometheus+"/api/v1/alerts", &answer)
 	for _, a := range answer.Data.Alerts {
 		if a.State == "firing" {
 			firing = append(firing, a.Labels["alertname"]+" "+a.Labels["job"])
