@@ -76,6 +76,27 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// The last error of a switch is 0 before the first one, asked for with others and alone.
+func TestSwitchErrorsBeginAtZero(t *testing.T) {
+	f := newFake(t)
+	f.Put("switches", "switches 1")
+	f.Put("fatal", "part nvswitch 0 856 nan")
+	f.Put("other", "part nvswitch 0 858 41")
+	r, _ := reader(t, Config{})
+	for range 2 {
+		if diff := cmp.Diff([]string{"nvswitch 0 856=0"}, partLines(t, r, all, gpu.SwitchFatal)); diff != "" {
+			t.Errorf("alone (-want +got):\n%s", diff)
+		}
+	}
+	if diff := cmp.Diff([]string{"nvswitch 0 856=0 858=41"}, partLines(t, r, all, gpu.SwitchFatal, gpu.SwitchTemp)); diff != "" {
+		t.Errorf("with others (-want +got):\n%s", diff)
+	}
+	f.Put("fatal", "part nvswitch 0 856 20034")
+	if diff := cmp.Diff([]string{"nvswitch 0 856=20034"}, partLines(t, r, all, gpu.SwitchFatal)); diff != "" {
+		t.Errorf("after an error (-want +got):\n%s", diff)
+	}
+}
+
 // What is not asked for is neither watched nor read, and nothing is watched
 // twice.
 func TestPartsWatches(t *testing.T) {

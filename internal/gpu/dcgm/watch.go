@@ -175,6 +175,10 @@ func newNumbers(ids []gpu.FieldID) numbers {
 	return numbers{fieldList(ids), make([]value, len(ids))}
 }
 
+// isEvent reports whether a field is the code of a switch's last error. DCGM has a value
+// of it from the first error on, with the time of the error; before that, it is 0.
+func isEvent(id gpu.FieldID) bool { return id == gpu.SwitchFatal || id == gpu.SwitchNonFatal }
+
 // read reads watched fields of an entity into v. changed reports that other
 // fields can be read than before, or must be watched.
 func (w *watch) read(of entity, n numbers, c *clock, v *gpu.Values, now time.Time) (changed bool, err error) {
@@ -186,10 +190,16 @@ func (w *watch) read(of entity, n numbers, c *clock, v *gpu.Values, now time.Tim
 		return false, w.ses.judge(err)
 	}
 	var newest int64
+	updated := false // a field is updated at each interval
 	for i := range values {
-		newest = max(newest, int64(values[i].ts))
+		if !isEvent(gpu.FieldID(values[i].field)) {
+			newest, updated = max(newest, int64(values[i].ts)), true
+		}
 	}
 	maxAge := gpu.MaxAge(w.ses.cfg.Interval)
+	if !updated {
+		c.changed = now
+	}
 	if newest != c.newest {
 		c.newest, c.changed = newest, now
 	} else if age := now.Sub(c.changed); age > maxAge {
@@ -207,6 +217,11 @@ func (w *watch) read(of entity, n numbers, c *clock, v *gpu.Values, now time.Tim
 			changed = true
 		case x.wrong:
 			v.SetNone()
+		case isEvent(gpu.FieldID(f.field)):
+			if !x.ok {
+				x.number = gpu.Whole(0)
+			}
+			v.Take(gpu.FieldID(f.field), x.number)
 		case x.ok && newest-int64(f.ts) <= maxAge.Microseconds():
 			v.Take(gpu.FieldID(f.field), x.number)
 		}
