@@ -159,6 +159,18 @@ func TestLostGPUs(t *testing.T) {
 	w.check(2)
 	w.is("no GPU at all", corev1.ConditionFalse, gpu.FaultLost, "no GPU of the node can be read")
 
+	// A GPU that is named for its errors only, and whose instances are listed, is not lost without them.
+	w.agents = []Agent{{Name: "agent-mig", Node: "node-1"}}
+	w.report = func() (*gpu.NodeHealth, error) {
+		h := gpuDevices("MIG-2", "GPU-3")
+		h.GPUs[1].Unlisted = true
+		return h, nil
+	}
+	w.check(1)
+	w.report = func() (*gpu.NodeHealth, error) { return gpuDevices("MIG-2"), nil }
+	w.check(3)
+	w.is("instances of a GPU", corev1.ConditionTrue, reasonHealthy, "")
+
 	// An agent that was started anew has never seen it.
 	w.agents = []Agent{{Name: "agent-2", Node: "node-1"}}
 	w.report = func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0"), nil }

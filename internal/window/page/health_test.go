@@ -8,6 +8,19 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 )
 
+// A GPU whose instances the agent lists is known for its errors only.
+func TestAGPUThatIsNotListed(t *testing.T) {
+	h, err := ParseHealth([]byte(pagetest.Sick + "gpupilot_xid_last_seen_timestamp_seconds{uuid=\"GPU-2\",xid=\"79\"} 1800000000\n"))
+	if err != nil || len(h.GPUs) != 3 {
+		t.Fatal(h, err)
+	}
+	for i, g := range h.GPUs {
+		if g.Unlisted != (i == 2) {
+			t.Errorf("%+v", g)
+		}
+	}
+}
+
 // Whatever a page holds, what is made of it has names and no time that is none.
 func FuzzParseHealth(f *testing.F) {
 	f.Add([]byte(pagetest.Sick))
