@@ -49,8 +49,8 @@ type apiServer struct {
 	node   *apiwatch.Node   // the node's name in the API
 }
 
-// assemble wires the agent.
-func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logger) (*program, error) {
+// assemble wires the agent. fail ends the program.
+func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(error), log *slog.Logger) (*program, error) {
 	profile, err := names.ParseProfile(c.profile)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, log *slog.Logg
 	if err != nil {
 		return nil, err
 	}
-	a := &assembly{config: c, log: log, deps: agent.Deps{Reader: reader, Log: log}}
+	a := &assembly{config: c, log: log, deps: agent.Deps{Reader: reader, Fail: fail, Log: log}}
 	if simulated, ok := reader.(*sim.Reader); ok {
 		a.deps.Push = simulated.Push()
 	}

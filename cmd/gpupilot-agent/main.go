@@ -76,7 +76,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer closeWithin(reader, closeGrace)
-	p, err := c.assemble(ctx, reader, log)
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	p, err := c.assemble(ctx, reader, end, log)
 	if err != nil {
 		return err
 	}
@@ -87,14 +89,16 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	c.logIgnored(reader.Backend(), log)
 	log.Info("serving", "address", l.Addr().String(), "backend", reader.Backend(), "profile", c.profile, "interval", c.interval())
-	ctx, cancel := context.WithCancel(ctx)
 	var loops sync.WaitGroup
 	for _, f := range p.loops {
 		loops.Go(func() { f(ctx) })
 	}
 	err = agent.Serve(ctx, l, handler, c.timeouts(), log)
-	cancel()
+	end(nil)
 	waitWithin(&loops, closeGrace)
+	if cause := context.Cause(ctx); errors.Is(cause, gpu.ErrReplaced) {
+		return cause
+	}
 	return err
 }
 

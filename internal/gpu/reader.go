@@ -11,12 +11,22 @@ var (
 	// ErrNoDriver: the library can be loaded, but the driver is not loaded. It
 	// may be later.
 	ErrNoDriver = errors.New("GPU driver not loaded")
+	// ErrReplaced: the loaded driver has another version than the library. It is
+	// an ErrNoDriver too.
+	ErrReplaced error = replaced{}
 	// ErrLost: the device fell off the bus or needs a reset. Other devices are
 	// not affected.
 	ErrLost = errors.New("GPU lost")
 	// ErrUnknownDevice: no listed device has this UUID. Enumerate again.
 	ErrUnknownDevice = errors.New("unknown device")
 )
+
+type replaced struct{}
+
+func (replaced) Error() string { return "the GPU driver and its library have different versions" }
+
+// Is makes it an ErrNoDriver.
+func (replaced) Is(target error) bool { return target == ErrNoDriver }
 
 // Reader reads GPUs. It is the domain's port: packages nvml and dcgm read real
 // GPUs, package sim simulates them. All methods may block for as long as the

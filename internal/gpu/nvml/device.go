@@ -191,7 +191,7 @@ func (d *device) call(i int) error {
 		}
 	case gone:
 		d.ses.Break()
-		return fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
+		return noDriver(ret)
 	case invalid:
 		if p.basic {
 			d.votes.invalid++

@@ -24,7 +24,7 @@ type listing = vendorlib.Listing[*session, *device]
 func (s *session) enumerate(l *listing) error {
 	count, ret := s.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
-		return fmt.Errorf("%w: count GPUs: %s", gpu.ErrNoDriver, reason(ret))
+		return fmt.Errorf("count GPUs: %w", noDriver(ret))
 	}
 	for i := range count {
 		found, err := s.gpuAt(i, l)
@@ -65,7 +65,7 @@ func failure(ret nvml.Return) error {
 	case lost:
 		return fmt.Errorf("%w: %s", gpu.ErrLost, reason(ret))
 	case gone:
-		return fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
+		return noDriver(ret)
 	}
 	return errors.New(reason(ret))
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
 // class is the meaning of an NVML return code for a read.
@@ -39,6 +41,14 @@ func classify(ret nvml.Return) class {
 	return passing
 }
 
+// noDriver returns the gpu.ErrNoDriver of a return code.
+func noDriver(ret nvml.Return) error {
+	if ret == nvml.ERROR_LIB_RM_VERSION_MISMATCH {
+		return fmt.Errorf("%w: %s", gpu.ErrReplaced, reason(ret))
+	}
+	return fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
+}
+
 // reason returns the text of a return code. It does not use NVML's own text:
 // go-nvml calls nvmlErrorString without checking that it exists.
 func reason(ret nvml.Return) string {
@@ -55,7 +65,7 @@ func reason(ret nvml.Return) string {
 		nvml.ERROR_GPU_IS_LOST:             "GPU is lost",
 		nvml.ERROR_RESET_REQUIRED:          "reset required",
 		nvml.ERROR_OPERATING_SYSTEM:        "blocked by the operating system",
-		nvml.ERROR_LIB_RM_VERSION_MISMATCH: "driver and library versions differ; restart to load the new library",
+		nvml.ERROR_LIB_RM_VERSION_MISMATCH: "driver and library versions differ",
 		nvml.ERROR_UNKNOWN:                 "unknown error",
 	}
 	if s, ok := names[ret]; ok {

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -42,11 +41,29 @@ type session struct {
 // functions in global variables, for all libraries.
 var global sync.Mutex
 
-// initialize loads the library and starts NVML.
-func initialize(lib nvml.Interface) nvml.Return {
+// bound says that go-nvml has called a library. Its functions are bound to that library
+// for as long as the process lives: the loader neither unloads it, nor binds them again.
+var bound bool // guarded by global
+
+// initialize loads the library and starts NVML. Until that succeeds once, go-nvml does not
+// load the library. A file that replaces one that does not fit the driver is therefore
+// opened by the next call.
+func initialize(lib nvml.Interface, path string) (nvml.Return, error) {
 	global.Lock()
 	defer global.Unlock()
-	return lib.Init()
+	t, err := try(path)
+	if err != nil {
+		return nvml.ERROR_LIBRARY_NOT_FOUND, err
+	}
+	defer t.close()
+	if !bound {
+		if ret := t.init(); ret != nvml.SUCCESS {
+			return ret, nil
+		}
+		defer t.shutdown()
+		bound = true
+	}
+	return lib.Init(), nil
 }
 
 // shutdown ends NVML. It ignores an error: without the driver there is nothing
@@ -59,15 +76,13 @@ func shutdown(lib nvml.Interface) {
 
 // open loads the library, initialises it and finds out which functions it has.
 func open(lib nvml.Interface, path string, xids *gpu.XIDLog, pass *atomic.Pointer[[]gpu.FieldID], wait time.Duration, log *slog.Logger) (*session, error) {
-	if err := check(path); err != nil {
+	switch ret, err := initialize(lib, path); {
+	case err != nil:
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNoLibrary, err)
-	}
-	switch ret := initialize(lib); ret {
-	case nvml.SUCCESS:
-	case nvml.ERROR_LIBRARY_NOT_FOUND:
+	case ret == nvml.ERROR_LIBRARY_NOT_FOUND:
 		return nil, fmt.Errorf("%w: %s", gpu.ErrNoLibrary, path)
-	default:
-		return nil, fmt.Errorf("%w: %s", gpu.ErrNoDriver, reason(ret))
+	case ret != nvml.SUCCESS:
+		return nil, noDriver(ret)
 	}
 	s := &session{lib: lib, pass: pass, Session: vendorlib.NewSession("NVML", func() { shutdown(lib) })}
 	s.has = func(symbol string) bool { return lib.Extensions().LookupSymbol(symbol) == nil }
@@ -92,29 +107,6 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, pass *atomic.Pointe
 	s.processes = processAbilitiesOf(s)
 	s.events = newEvents(s, xids, wait, log)
 	return s, nil
-}
-
-// check loads the library without go-nvml and looks for the functions that are
-// always needed. go-nvml would hide why a library cannot be loaded, and would
-// call a missing function, which ends the process.
-func check(path string) error {
-	d := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
-	if err := d.Open(); err != nil {
-		return err
-	}
-	defer func() { _ = d.Close() }()
-	for _, either := range [][2]string{
-		{"nvmlInit_v2", "nvmlInit"},
-		{"nvmlShutdown", "nvmlShutdown"},
-		{"nvmlDeviceGetUUID", "nvmlDeviceGetUUID"},
-		{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"},
-		{"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"},
-	} {
-		if d.Lookup(either[0]) != nil && d.Lookup(either[1]) != nil {
-			return fmt.Errorf("%s is not NVML: it lacks %s", path, either[0])
-		}
-	}
-	return nil
 }
 
 func (s *session) hasAll(symbols ...string) bool {

@@ -59,6 +59,9 @@ type Deps struct {
 	// Publish receives each snapshot when it is published, in the tick loop. It
 	// must not block.
 	Publish func(*gpu.Snapshot, Stats, time.Time)
+	// Fail ends the program with an error, so that it is started again; nil:
+	// nothing ends it. It must not block.
+	Fail func(error)
 	// Metrics answers GET /metrics.
 	Metrics http.Handler
 	// Push sets the load of simulated GPUs; nil: nobody can.

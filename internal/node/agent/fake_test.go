@@ -144,9 +144,10 @@ type node struct {
 	*Agent
 	r *reader
 
-	mu  sync.Mutex
-	rec published    // what the loop writes
-	log bytes.Buffer // likewise
+	mu    sync.Mutex
+	fails []error      // the ends that the loop asked for
+	rec   published    // what the loop writes
+	log   bytes.Buffer // likewise
 
 	out  published // as of the last pass
 	logs string    // likewise
@@ -165,6 +166,12 @@ func (n *node) publish(s *gpu.Snapshot, st Stats, now time.Time) {
 	n.rec.snaps = append(n.rec.snaps, s)
 	n.rec.times = append(n.rec.times, now)
 	n.rec.stats = append(n.rec.stats, st)
+}
+
+func (n *node) fail(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fails = append(n.fails, err)
 }
 
 // pass lets time go by, until everybody has done what was due.
@@ -191,7 +198,7 @@ func bubbleOver(t *testing.T, cfg Config, r *reader, seen gpu.Reader, owners fun
 			cfg.Interval = time.Second
 		}
 		n.Agent = New(cfg, Deps{
-			Reader: seen, Owners: owners, Publish: n.publish,
+			Reader: seen, Owners: owners, Publish: n.publish, Fail: n.fail,
 			Log: slog.New(slog.NewTextHandler(n, nil)), Metrics: http.NotFoundHandler(), WantsHealth: r.judge.Load,
 		})
 		ctx, cancel := context.WithCancel(t.Context())

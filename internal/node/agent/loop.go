@@ -60,6 +60,7 @@ type loop struct {
 	backendErr    error // the error of the last enumeration, if it found no device
 	partial       bool  // the last enumeration failed for some devices
 	unselected    bool  // it found devices, and none of them is selected
+	driver        driver
 
 	owners    ownership
 	answers   chan answer

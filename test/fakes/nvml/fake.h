@@ -64,7 +64,7 @@ struct state {
 	int gpus;
 	unsigned int seed;
 	bool driver, lazy_events, events_fail;
-	char model[NAME], driver_version[NAME];
+	char model[NAME], driver_version[NAME], module_version[NAME];
 	char log[4 * NAME]; // where calls on devices are written; empty: nowhere
 	int delay_us; // every call on a device takes this long
 	struct gpu gpu[MAX_GPUS];
@@ -75,6 +75,8 @@ struct state {
 };
 
 extern struct state S;
+
+bool replaced(void); // the driver is another version than this library
 
 double summed_until(void); // the time that every sum stands for
 void lock_only(void); // without looking at the file

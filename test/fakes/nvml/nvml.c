@@ -53,9 +53,16 @@ static nvmlReturn_t text(char *out, unsigned int length, const char *s) {
 
 // --- the library ---
 
+// library_version is this library's. A test makes a library of another driver: it changes the
+// number in a copy of the file.
+char library_version[] = "library of driver 590.48.01";
+
+bool replaced(void) { return *S.module_version && strcmp(strrchr(library_version, ' ') + 1, S.module_version); }
+
 nvmlReturn_t nvmlInit_v2(void) {
 	lock();
 	if (!S.driver) return end(NVML_ERROR_DRIVER_NOT_LOADED);
+	if (replaced()) return end(NVML_ERROR_LIB_RM_VERSION_MISMATCH);
 	// While others use the library, init only counts: it cannot mend what a
 	// driver's unloading has broken.
 	if (S.users++ == 0) S.initialised = true;

@@ -24,6 +24,7 @@ static const struct code codes[] = {
 
 static void own_defaults(void) {
 	S.lazy_events = S.events_fail = false;
+	S.module_version[0] = 0;
 	for (int i = 0; i < MAX_GPUS; i++) {
 		S.gpu[i].lost = false;
 		S.gpu[i].fields = 0;
@@ -33,11 +34,12 @@ static void own_defaults(void) {
 }
 
 static void own_loaded(void) {
-	if (!S.driver) S.initialised = false;
+	if (!S.driver || replaced()) S.initialised = false;
 }
 
 static enum taken own_line(char w[WORDS][NAME]) {
 	if (!strcmp(w[0], "events-fail")) return S.events_fail = true, TAKEN;
+	if (!strcmp(w[0], "module-version")) return snprintf(S.module_version, sizeof S.module_version, "%s", w[1]), TAKEN;
 	if (!strcmp(w[0], "lazy-events")) return S.lazy_events = true, TAKEN;
 	return NOT_MINE;
 }
