@@ -105,7 +105,7 @@ func (c *compat) options() []option {
 		},
 		{
 			"hpc-job-mapping-dir", "", "DCGM_HPC_JOB_MAPPING_DIR", &c.jobDir,
-			"`directory` of files named after GPUs (0, or 0.7 for a MIG instance) with a job on each line, for the label hpc_job", nil,
+			"`directory` of files named after GPUs (0, 0.7 for a MIG instance, or a UUID) with a job on each line, for the label hpc_job", nil,
 		},
 		{
 			"xid-count-window-size", "x", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", &c.xidWindow,

@@ -90,6 +90,9 @@ type Snapshot struct {
 	OwnersErr  error
 	// Unmatched are the allocations whose device is not in Devices.
 	Unmatched []Allocation
+	// UnmatchedJobFiles is the number of files of the job mapping that name none
+	// of Devices; nil: there is no mapping.
+	UnmatchedJobFiles *int
 
 	// Pods are the node's pods from the API server; nil if they are not watched
 	// or were never received. PodsErr is why they may be out of date.

@@ -43,8 +43,8 @@ type Deps struct {
 	// Pods returns this node's pods as last received from the API server, and
 	// why they are not up to date. nil: pods are not read. It must not block.
 	Pods func() (map[gpu.PodName]gpu.Pod, error)
-	// Jobs returns the batch jobs by GPU ("0") and MIG instance ("0.7"); nil:
-	// no jobs. It must not block.
+	// Jobs returns the batch jobs by GPU ("0"), MIG instance ("0.7") or UUID, and
+	// other names that a scheduler gave; nil: no jobs. It must not block.
 	Jobs func() map[string][]string
 	// Processes lists the processes that use a device, with their containers;
 	// nil: processes are not read. Each device's calls get a goroutine.

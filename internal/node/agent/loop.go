@@ -62,6 +62,8 @@ type loop struct {
 	unselected    bool  // it found devices, and none of them is selected
 	driver        driver
 
+	strayJobs map[string]bool // the files of the job mapping that named no device, as logged
+
 	owners    ownership
 	answers   chan answer
 	strangers bool // none of the pods that hold devices is in the API server
@@ -86,6 +88,7 @@ func newLoop(a *Agent) *loop {
 		answers:      make(chan answer, 1),
 		backoff:      minBackoff,
 		backendErr:   errStarting,
+		strayJobs:    map[string]bool{},
 		processes:    processReads{read: a.deps.Processes, workers: map[string]*processWorker{}, answers: make(chan processReading)},
 		topology:     topologyReads{answers: make(chan topologyRead, 1)},
 	}
@@ -236,9 +239,7 @@ func (l *loop) publish(now time.Time) {
 	l.logStrangers(len(l.owners.allocs) > 0 && len(allocs) == 0)
 	s.Unmatched = gpu.Attribute(s.Devices, allocs)
 	l.addProcesses(s)
-	if l.deps.Jobs != nil {
-		assignJobs(s.Devices, l.deps.Jobs())
-	}
+	l.addJobs(s)
 	l.snapshot.Store(s)
 	end := time.Now()
 	l.deps.Publish(s, Stats{Duration: end.Sub(now), Errors: l.errors}, end)

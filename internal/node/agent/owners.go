@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -113,20 +112,4 @@ func (l *loop) logStrangers(none bool) {
 		l.deps.Log.Warn("no pod that holds a device is a running pod of this node in the API server; if the pods run, NODE_NAME is wrong", "node", l.cfg.Node)
 	}
 	l.strangers = none
-}
-
-// assignJobs sets the devices' jobs from a mapping by GPU index, or by
-// index.instance for a MIG instance.
-func assignJobs(devices []gpu.DeviceSnapshot, jobs map[string][]string) {
-	if len(jobs) == 0 {
-		return
-	}
-	for i := range devices {
-		d := &devices[i]
-		key := strconv.Itoa(d.Index)
-		if d.MIG != nil {
-			key += "." + strconv.Itoa(d.MIG.GPUInstance)
-		}
-		d.Jobs = jobs[key]
-	}
 }

@@ -62,6 +62,40 @@ func TestJobsOfDevices(t *testing.T) {
 	}
 }
 
+// A file may name a GPU by UUID. One that names none is counted, and logged once.
+func TestJobFilesByUUIDAndOfNoGPU(t *testing.T) {
+	var log bytes.Buffer
+	jobs := map[string][]string{"0": {"b"}, "GPU-0": {"a", "b"}, "MIG-7": {"c"}, "GPU-9": {"d"}, "00": nil, "0-3": nil, "nvidia2": nil}
+	l := newLoop(New(Config{}, Deps{Jobs: func() map[string][]string { return jobs }, Log: slog.New(slog.NewTextHandler(&log, nil))}))
+	s := &gpu.Snapshot{}
+	l.addJobs(s) // before the first enumeration
+	if n := s.UnmatchedJobFiles; n == nil || *n != 0 || log.Len() > 0 {
+		t.Fatalf("without devices %v, log:\n%s", n, &log)
+	}
+	s.Devices = []gpu.DeviceSnapshot{
+		{Device: gpu.Device{UUID: "GPU-0"}}, {Device: gpu.Device{Index: 1, UUID: "MIG-7", MIG: &gpu.MIG{GPUInstance: 7}}},
+	}
+	for range 3 {
+		l.addJobs(s)
+	}
+	if diff := cmp.Diff([][]string{{"a", "b"}, {"c"}}, [][]string{s.Devices[0].Jobs, s.Devices[1].Jobs}); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if n := *s.UnmatchedJobFiles; n != 4 {
+		t.Errorf("%d files of no GPU, want 4", n)
+	}
+	for _, name := range []string{"GPU-9", "00", "0-3", "nvidia2"} {
+		if strings.Count(log.String(), name) != 1 {
+			t.Errorf("%s is not named once:\n%s", name, &log)
+		}
+	}
+	jobs = map[string][]string{"nvidia2": nil, "x": nil}
+	l.addJobs(s)
+	if n := *s.UnmatchedJobFiles; n != 2 || s.Devices[0].Jobs != nil || strings.Count(log.String(), "nvidia2") != 1 || !strings.Contains(log.String(), "files=[x] count=1") {
+		t.Errorf("%d, log:\n%s", n, &log)
+	}
+}
+
 func TestAtMost(t *testing.T) {
 	begun, end := make(chan bool, 3), make(chan bool) // room for a scrape too many
 	h := atMost(1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { begun <- true; <-end }))

@@ -80,6 +80,26 @@ func series(body string, prefixes ...string) string {
 	return strings.Join(out, "\n")
 }
 
+// The files of the job mapping that name no device are counted where there is a mapping.
+func TestUnmatchedJobFiles(t *testing.T) {
+	now := soon()
+	f := func(n *int, want string) {
+		t.Helper()
+		e := New(Config{Collectors: DefaultCollectors(names.Profile48)})
+		s := snapshot(now, wholeGPU(0, now, nil))
+		s.UnmatchedJobFiles = n
+		e.Update(s, Stats{}, now)
+		_, body := get(t, e, "/metrics")
+		if got := series(body, "gpupilot_unmatched_job_files"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	two := 2
+	f(nil, "")
+	f(new(int), "gpupilot_unmatched_job_files 0")
+	f(&two, "gpupilot_unmatched_job_files 2")
+}
+
 func TestLabelsAndValues(t *testing.T) {
 	now := soon()
 	a := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 37, gpu.PowerUsage: 378.461, gpu.XIDErrors: 79})

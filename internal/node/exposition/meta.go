@@ -81,6 +81,15 @@ func metaFamilies(cfg *Config) []family {
 				b = append(b, `gpupilot_series_dropped_total{reason="claimant"} `...)
 				return append(appendUint(b, in.totals.claimants), '\n')
 			}),
+		meta("gpupilot_unmatched_job_files", Gauge,
+			"Files of the job mapping whose name is that of no device collected here; the log names them.",
+			func(b []byte, in *renderInput) []byte {
+				if in.snap.UnmatchedJobFiles == nil {
+					return b
+				}
+				b = append(b, "gpupilot_unmatched_job_files "...)
+				return append(strconv.AppendInt(b, int64(*in.snap.UnmatchedJobFiles), 10), '\n')
+			}),
 		meta("gpupilot_gpu_info", Gauge, "1 for each device, with its identity and its node.", gpuInfo),
 		meta("gpupilot_field_supported", Gauge,
 			"0 for each collected field that a device does not give, with the reason.", unsupported),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hpcjobs reads the batch jobs of GPUs from a directory that a scheduler's
-// prolog and epilog maintain. It has one file per GPU, named by its index, or by
-// index.instance for a MIG instance, with one job per line.
+// prolog and epilog maintain. It has one file per GPU, named by its index, by
+// index.instance for a MIG instance, or by the UUID of either, with one job per line.
 package hpcjobs
 
 import (
@@ -49,7 +49,9 @@ func New(dir string, files Files, log *slog.Logger) *Mapping {
 	return m
 }
 
-// Jobs returns the sorted jobs by file name. The result must not be changed.
+// Jobs returns the sorted jobs by file name. Files whose name cannot be that of a GPU
+// have no jobs; those of an empty file of a GPU are left out. The result must not be
+// changed.
 func (m *Mapping) Jobs() map[string][]string { return *m.jobs.Load() }
 
 // Run reads the directory now and every interval, until ctx is done.
@@ -83,8 +85,8 @@ func (m *Mapping) refresh(ctx context.Context) {
 	m.lastErr = err
 }
 
-// Read reads a directory. It ignores files whose name is not that of a GPU. It returns
-// the readable files together with the errors of the others.
+// Read reads a directory, without its hidden files. See Mapping.Jobs. It returns the
+// readable files together with the errors of the others.
 func Read(ctx context.Context, files Files, dir string) (map[string][]string, error) {
 	names, err := files.Names(ctx, dir, maxEntries)
 	jobs := map[string][]string{}
@@ -93,7 +95,11 @@ func Read(ctx context.Context, files Files, dir string) (map[string][]string, er
 		errs = append(errs, fmt.Errorf("read job mapping: %w", err))
 	}
 	for _, name := range names {
-		if !isDeviceName(name) || ctx.Err() != nil {
+		if strings.HasPrefix(name, ".") || ctx.Err() != nil {
+			continue
+		}
+		if !isDeviceName(name) {
+			jobs[name] = nil
 			continue
 		}
 		text, err := files.Read(ctx, filepath.Join(dir, name), maxFile)
@@ -107,8 +113,11 @@ func Read(ctx context.Context, files Files, dir string) (map[string][]string, er
 	return jobs, errors.Join(errs...)
 }
 
-// isDeviceName reports whether a file's name is N or N.M.
+// isDeviceName reports whether a file's name is N, N.M or a UUID.
 func isDeviceName(name string) bool {
+	if strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
+		return true
+	}
 	for part := range strings.SplitSeq(name, ".") {
 		if n, err := strconv.ParseUint(part, 10, 16); err != nil || strconv.FormatUint(n, 10) != part {
 			return false

@@ -3,15 +3,17 @@
 package hpcjobs
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 )
@@ -20,6 +22,7 @@ func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"0": "1234\n", "1": "b\na\r\n\n a \n", "1.7": "x", "2": "\n", "README": "no", "00": "no", "1.2.3": "no", "-1": "no", ".": "",
+		"GPU-5a": "u\n", "MIG-6b": "v", "GPU-7c": "", "nvidia2": "no", "0-3": "no", ".0.new": "half",
 	} {
 		if name != "." {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -43,8 +46,11 @@ func TestRead(t *testing.T) {
 			t.Errorf("the error %v does not name %s", err, name)
 		}
 	}
-	want := map[string][]string{"0": {"1234"}, "1": {"a", "b"}, "1.7": {"x"}}
-	if diff := cmp.Diff(want, got); diff != "" {
+	want := map[string][]string{
+		"0": {"1234"}, "1": {"a", "b"}, "1.7": {"x"}, "GPU-5a": {"u"}, "MIG-6b": {"v"},
+		"README": nil, "00": nil, "1.2.3": nil, "-1": nil, "nvidia2": nil, "0-3": nil,
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if _, err := Read(t.Context(), files, filepath.Join(dir, "none")); err == nil {
@@ -64,6 +70,28 @@ func FuzzParse(f *testing.F) {
 			if slices.Contains(jobs[:i], j) {
 				t.Errorf("%q twice of %q", j, s)
 			}
+		}
+	})
+}
+
+// A name without a UUID is a GPU's only as the number is written: no other file can be of the same GPU.
+func FuzzDeviceName(f *testing.F) {
+	for _, name := range []string{"0", "00", "1.7", "1.7.0", "0-3", "nvidia2", "GPU-5a", "MIG-6b", "65536", "+1", ""} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if !isDeviceName(name) || strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
+			return
+		}
+		index, instance, mig := strings.Cut(name, ".")
+		a, err := strconv.Atoi(index)
+		b, err2 := strconv.Atoi(cmp.Or(instance, "0"))
+		again := strconv.Itoa(a)
+		if mig {
+			again += "." + strconv.Itoa(b)
+		}
+		if err != nil || err2 != nil || again != name {
+			t.Errorf("%q is taken for a GPU's name", name)
 		}
 	})
 }
