@@ -78,6 +78,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 		return nil, err
 	}
 	pages := c.exposition(profile, collectors)
+	pages.Log = log
 	if pages.Processes, err = c.addProcesses(&a.deps, log); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // First is the preferred reader: NVML.
@@ -64,7 +63,6 @@ type Reader struct {
 	parts   bool             // a field of parts is wanted
 	shared  []gpu.FieldID    // fields outside of the table that only the first reads; not changed in place
 	passed  []gpu.FieldID    // those that the second reads
-	missing string           // the logged reason why they are not read
 	devices []gpu.Device     // of the first
 	closed  bool
 }
@@ -137,13 +135,13 @@ func (r *Reader) Pass(ids []gpu.FieldID) []gpu.FieldID {
 	defer r.mu.Unlock()
 	r.shared = without(ids, others)
 	r.passToSecond(others)
-	return nil // the log says which ones DCGM does not have
+	return nil // which ones DCGM does not have shows in what Read gives
 }
 
 // passToSecond changes the fields that the second reader reads for every device and
 // part. The caller holds r.mu.
 func (r *Reader) passToSecond(ids []gpu.FieldID) {
-	r.passed, r.retry, r.again, r.missing = ids, time.Time{}, 0, ""
+	r.passed, r.retry, r.again = ids, time.Time{}, 0
 	if r.second != nil {
 		r.second.reader.Pass(ids)
 	}
@@ -164,7 +162,8 @@ func (r *Reader) others(shared []gpu.FieldID, v *gpu.Values) bool {
 	defer r.mu.Unlock()
 	var lacks []gpu.FieldID
 	for _, id := range shared {
-		if _, ok := v.Passed(id); !ok && slices.Contains(r.shared, id) {
+		_, number := v.Passed(id)
+		if _, text := v.GetLabel(id); !number && !text && slices.Contains(r.shared, id) {
 			lacks = append(lacks, id)
 		}
 	}
@@ -258,10 +257,6 @@ func (r *Reader) enumerated(s *second) (stop bool) {
 	why, noLibrary := s.closeReason(r.needs, r.parts || len(r.passed) > 0, r.prof)
 	if why == "" {
 		return r.closed
-	}
-	if len(r.passed) > 0 && r.missing != why {
-		r.missing = why
-		r.cfg.Log.Warn("fields of the collectors file are not collected: NVML does not give them", "fields", names.List(r.passed), "reason", why)
 	}
 	if noLibrary {
 		r.again = reloadAfter

@@ -161,6 +161,7 @@ func (d *device) walk() error {
 		d.readPassed()
 	}
 	d.readLabels()
+	d.readIdentity()
 	return nil
 }
 

@@ -26,6 +26,7 @@ func (s *session) enumerate(l *listing) error {
 	if ret != nvml.SUCCESS {
 		return fmt.Errorf("count GPUs: %w", noDriver(ret))
 	}
+	s.count.Store(int64(count))
 	for i := range count {
 		found, err := s.gpuAt(i, l)
 		if err := l.Add(i, found, err); err != nil {

@@ -115,7 +115,7 @@ func throttleShift(driver string) (shift uint32, ok bool) {
 func (r *Reader) Pass(ids []gpu.FieldID) (others []gpu.FieldID) {
 	var mine []gpu.FieldID
 	for _, id := range ids {
-		if _, ok := sourceOf(id); ok {
+		if _, ok := sourceOf(id); ok || isIdentity(id) {
 			mine = append(mine, id)
 		} else {
 			others = append(others, id)
@@ -156,7 +156,10 @@ func (d *device) passing() *passedState {
 	*s = passedState{from: from}
 	shift, known := throttleShift(d.ses.driver)
 	for _, id := range *from {
-		src, _ := sourceOf(id)
+		src, ok := sourceOf(id)
+		if !ok {
+			continue
+		}
 		if src.moved {
 			src.field -= shift
 		}

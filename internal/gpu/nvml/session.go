@@ -35,6 +35,7 @@ type session struct {
 	pass      *atomic.Pointer[[]gpu.FieldID]
 	driver    string // its version; empty: not known
 	events    *events
+	count     atomic.Int64 // of GPUs, at the last enumeration
 }
 
 // global is held while a library is loaded or closed: go-nvml keeps one table of

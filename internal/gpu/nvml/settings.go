@@ -12,22 +12,82 @@ import (
 
 // Fields that other packages do not need by name.
 const (
+	gpuCount         gpu.FieldID = 4
+	nvmlIndex        gpu.FieldID = 52
 	computeMode      gpu.FieldID = 65
 	persistenceMode  gpu.FieldID = 66
 	migMode          gpu.FieldID = 67
+	migMaxSlices     gpu.FieldID = 69
 	bar1Total        gpu.FieldID = 90
 	bar1Used         gpu.FieldID = 92
 	bar1Free         gpu.FieldID = 93
+	appSMClock       gpu.FieldID = 110
+	appMemClock      gpu.FieldID = 111
+	maxVideoClock    gpu.FieldID = 115
+	memMaxTemp       gpu.FieldID = 151
+	gpuMaxTemp       gpu.FieldID = 152
 	powerLimitMin    gpu.FieldID = 161
 	powerLimitMax    gpu.FieldID = 162
 	powerLimitByDef  gpu.FieldID = 163
+	pcieTx           gpu.FieldID = 200
+	pcieRx           gpu.FieldID = 201
 	eccMode          gpu.FieldID = 300
 	eccModeAtRestart gpu.FieldID = 301
 )
 
-// settings adds the probes of the GPU's settings. Each needs a call of its own,
-// and is made only if a collectors file selects its field.
+// identities are the fields outside of the gpu package's table that a device's identity
+// answers.
+const (
+	deviceName gpu.FieldID = 50
+	deviceUUID gpu.FieldID = 54
+	devicePCI  gpu.FieldID = 57
+)
+
+// isIdentity reports whether a device's identity answers the field.
+func isIdentity(id gpu.FieldID) bool { return id == deviceName || id == deviceUUID || id == devicePCI }
+
+// readIdentity sets the wanted identities. An instance has its GPU's, as with DCGM.
+func (d *device) readIdentity() {
+	ids := d.ses.pass.Load()
+	if ids == nil {
+		return
+	}
+	whole := d
+	if d.whole != nil {
+		whole = d.whole
+	}
+	for _, id := range *ids {
+		switch id {
+		case deviceName:
+			d.out.v.SetLabel(id, whole.Model)
+		case deviceUUID:
+			d.out.v.SetLabel(id, whole.UUID)
+		case devicePCI:
+			d.out.v.SetLabel(id, whole.PCIBusID)
+		}
+	}
+}
+
+// settings adds the probes of the GPU's settings, limits and numbers. Each needs a call of
+// its own, and is made only if a collectors file selects its field.
 func (t *table) settings() {
+	t.probes = append(t.probes,
+		probe{fields: gpu.SetOf(gpuCount), read: func(d *device) nvml.Return {
+			d.out.set(gpuCount, float64(d.ses.count.Load()))
+			return nvml.SUCCESS
+		}},
+		probe{fields: gpu.SetOf(nvmlIndex), read: func(d *device) nvml.Return {
+			d.out.set(nvmlIndex, float64(d.Index))
+			return nvml.SUCCESS
+		}})
+	t.add("nvmlDeviceGetMaxMigDeviceCount", plainProbe(migMaxSlices, 1, nvml.Device.GetMaxMigDeviceCount))
+	t.add("nvmlDeviceGetApplicationsClock", clockProbe(appSMClock, nvml.CLOCK_SM, nvml.Device.GetApplicationsClock))
+	t.add("nvmlDeviceGetApplicationsClock", clockProbe(appMemClock, nvml.CLOCK_MEM, nvml.Device.GetApplicationsClock))
+	t.add("nvmlDeviceGetMaxClockInfo", clockProbe(maxVideoClock, nvml.CLOCK_VIDEO, nvml.Device.GetMaxClockInfo))
+	t.add("nvmlDeviceGetTemperatureThreshold", thresholdProbe(memMaxTemp, nvml.TEMPERATURE_THRESHOLD_MEM_MAX))
+	t.add("nvmlDeviceGetTemperatureThreshold", thresholdProbe(gpuMaxTemp, nvml.TEMPERATURE_THRESHOLD_GPU_MAX))
+	t.add("nvmlDeviceGetPcieThroughput", throughputProbe(pcieTx, nvml.PCIE_UTIL_TX_BYTES))
+	t.add("nvmlDeviceGetPcieThroughput", throughputProbe(pcieRx, nvml.PCIE_UTIL_RX_BYTES))
 	t.add("nvmlDeviceGetComputeMode", plainProbe(computeMode, 1, nvml.Device.GetComputeMode))
 	t.add("nvmlDeviceGetPersistenceMode", plainProbe(persistenceMode, 1, nvml.Device.GetPersistenceMode))
 	t.add("nvmlDeviceGetMigMode", probe{fields: gpu.SetOf(migMode), read: readMIGMode})
@@ -71,4 +131,15 @@ func readECCMode(d *device) nvml.Return {
 		d.out.set(eccModeAtRestart, float64(pending))
 	}
 	return ret
+}
+
+// throughputProbe reads the PCIe throughput in KB/s, over 20 ms, for which the call waits.
+func throughputProbe(id gpu.FieldID, counter nvml.PcieUtilCounter) probe {
+	return probe{fields: gpu.SetOf(id), read: func(d *device) nvml.Return {
+		kb, ret := d.handle.GetPcieThroughput(counter)
+		if ret == nvml.SUCCESS {
+			d.out.set(id, float64(kb))
+		}
+		return ret
+	}}
 }

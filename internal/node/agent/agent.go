@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/names"
 )
 
 // Config says what to collect and how often.
@@ -105,10 +104,6 @@ func (a *Agent) SetFields(f gpu.FieldSet, passed ...gpu.FieldID) {
 	others := passed
 	if reader, ok := a.deps.Reader.(gpu.Passer); ok {
 		others = reader.Pass(passed)
-	}
-	if len(others) > 0 {
-		a.deps.Log.Warn("fields of the collectors file are not collected: only the DCGM backend reads them",
-			"backend", a.deps.Reader.Backend(), "fields", names.List(others))
 	}
 	a.passes.Store(len(others) < len(passed))
 	a.fields.Store(&f)

@@ -160,35 +160,3 @@ func TestPartsNeedDCGM(t *testing.T) {
 		}
 	})
 }
-
-// passer is a reader that has some of the fields outside of the table.
-type passer struct {
-	gpu.Reader
-	has gpu.FieldID
-}
-
-func (p passer) Pass(ids []gpu.FieldID) []gpu.FieldID {
-	return slices.DeleteFunc(slices.Clone(ids), func(id gpu.FieldID) bool { return id == p.has })
-}
-
-// The log has the fields that the backend does not have, and no others.
-func TestPassedFieldsOfABackend(t *testing.T) {
-	r := newReader(gpus(1)...)
-	cfg := Config{Fields: gpu.SetOf(gpu.GPUUtil), Passed: []gpu.FieldID{572, 1523}}
-	for name, f := range map[string]struct {
-		reader gpu.Reader
-		want   string
-	}{
-		"none": {plain{r}, `fields=DCGM_FI_DEV_PLATFORM_CHASSIS_SERIAL_NUMBER,DCGM_FI_DEV_GPU_RECOVERY_ACTION`},
-		"some": {passer{r, 1523}, `fields=DCGM_FI_DEV_PLATFORM_CHASSIS_SERIAL_NUMBER` + "\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubbleOver(t, cfg, r, f.reader, nil, func(n *node) {
-				n.pass(time.Second)
-				if strings.Count(n.logs, "fields of the collectors file are not collected") != 1 || !strings.Contains(n.logs, f.want) {
-					t.Errorf("log:\n%s\nwant %s", n.logs, f.want)
-				}
-			})
-		})
-	}
-}

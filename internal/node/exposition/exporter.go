@@ -4,6 +4,7 @@ package exposition
 
 import (
 	"cmp"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,20 +18,21 @@ import (
 type Config struct {
 	Profile      names.Profile
 	Collectors   Collectors
-	InvalidLines int     // of the collectors file
-	Hostname     string  // the node's label; empty: none
-	Kubernetes   bool    // label devices with their pods
-	Containers   bool    // without Kubernetes: label devices with their containers
-	OldNamespace bool    // uuid, pod_name, pod_namespace and container_name instead of UUID, pod, namespace and container
-	VirtualGPUs  bool    // with Kubernetes: series for each container that shares a device, with a label vgpu
-	Pods         bool    // pods are watched through the API server
-	PodUID       bool    // a label pod_uid
-	DashedModel  bool    // spaces in model names become dashes
-	Self         bool    // metrics of the process
-	Processes    bool    // the processes on devices are listed
-	Relabel      Relabel // must have passed its checks
-	Version      string  // of the program
-	Revision     string  // of its source
+	InvalidLines int          // of the collectors file
+	Hostname     string       // the node's label; empty: none
+	Kubernetes   bool         // label devices with their pods
+	Containers   bool         // without Kubernetes: label devices with their containers
+	OldNamespace bool         // uuid, pod_name, pod_namespace and container_name instead of UUID, pod, namespace and container
+	VirtualGPUs  bool         // with Kubernetes: series for each container that shares a device, with a label vgpu
+	Pods         bool         // pods are watched through the API server
+	PodUID       bool         // a label pod_uid
+	DashedModel  bool         // spaces in model names become dashes
+	Self         bool         // metrics of the process
+	Processes    bool         // the processes on devices are listed
+	Relabel      Relabel      // must have passed its checks
+	Version      string       // of the program
+	Revision     string       // of its source
+	Log          *slog.Logger // of the fields without a value; nil: no log
 
 	// The windows of DCGM_EXP_CLOCK_EVENTS_COUNT and DCGM_EXP_XID_ERRORS_COUNT;
 	// 0 is five minutes.
@@ -74,7 +76,8 @@ type Exporter struct {
 	history  history
 	totals   totals
 	waiting  collection // not rendered yet if unshown is true
-	demanded int        // consecutive Updates after which a page was requested
+	lacking  lacking
+	demanded int // consecutive Updates after which a page was requested
 }
 
 // collection is the arguments of one Update.
@@ -129,6 +132,7 @@ func (e *Exporter) Reconfigure(c Collectors, invalidLines int) {
 	cfg.Collectors, cfg.InvalidLines = c, invalidLines
 	e.r = newRenderer(&cfg, &e.history, &e.totals)
 	e.totals.reloads++
+	e.lacking = lacking{}
 }
 
 // ReloadFailed counts a reload that failed; the last collectors stay in force.
@@ -145,6 +149,7 @@ func (e *Exporter) Update(s *gpu.Snapshot, st Stats, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.history.update(s, now)
+	e.lacking.look(&e.r.cfg.Collectors, s, now, e.r.cfg.Log)
 	e.waiting = collection{s, st, now}
 	e.unshown.Store(true)
 	if e.asked.Swap(false) {

@@ -268,6 +268,8 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, nvmlTemperatureSensors_t s
 nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t d, nvmlTemperatureThresholds_t which, unsigned int *out) {
 	BEGIN(d, "GetTemperatureThreshold");
 	long double x;
+	if (which == NVML_TEMPERATURE_THRESHOLD_MEM_MAX) return *out = 95, end(NVML_SUCCESS);
+	if (which == NVML_TEMPERATURE_THRESHOLD_GPU_MAX) return *out = 88, end(NVML_SUCCESS);
 	enum key k = which == NVML_TEMPERATURE_THRESHOLD_SLOWDOWN ? K_slowdown_temp : K_shutdown_temp;
 	if (which > NVML_TEMPERATURE_THRESHOLD_SLOWDOWN || !get(d, k, &x)) return end(NVML_ERROR_NOT_SUPPORTED);
 	*out = (unsigned int)x;
@@ -292,6 +294,12 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t d, nvmlClockType_t type, uns
 	BEGIN(d, "GetMaxClockInfo");
 	static const enum key of[4] = {K_max_sm_clock, K_max_sm_clock, K_max_mem_clock, NKEYS};
 	return clock_of(d, of, type, out);
+}
+
+nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t d, nvmlClockType_t type, unsigned int *out) {
+	BEGIN(d, "GetApplicationsClock");
+	*out = type == NVML_CLOCK_MEM ? 3201 : 1830;
+	return end(type > NVML_CLOCK_MEM ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS);
 }
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u) {
