@@ -133,7 +133,7 @@ func (c *config) mainOptions() []option {
 		},
 		{
 			"nvidia-resource-names", "", "NVIDIA_RESOURCE_NAMES", &c.resourceNames,
-			"further resource `names` that count as GPUs, besides nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-*", nil,
+			"further resource `names` that count as GPUs, besides those of nvidia.com/* and of amd.com that count GPUs", nil,
 		},
 		{"debug", "", "DCGM_EXPORTER_DEBUG", &c.debug, "log more", nil},
 		{

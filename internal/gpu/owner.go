@@ -32,6 +32,9 @@ type Allocation struct {
 	Resource string // such as nvidia.com/gpu
 	DeviceID string // the device plugin's id, see ParseDeviceID; POOL/DEVICE for a claim whose device is unknown
 	Owner    Owner
+	// Uncounted says that DeviceID names a GPU, but Resource is no name that
+	// counts: nothing is attributed.
+	Uncounted bool
 }
 
 // DeviceID is a parsed device plugin's id. Either UUID or Minor (≥ 0) is set.
@@ -123,6 +126,9 @@ func Attribute(devices []DeviceSnapshot, allocs []Allocation) (unmatched []Alloc
 }
 
 func attribute(devices []DeviceSnapshot, a Allocation) bool {
+	if a.Uncounted {
+		return false
+	}
 	id, ok := ParseDeviceID(a.DeviceID)
 	for i := range devices {
 		if ok && id.Matches(&devices[i].Device) {

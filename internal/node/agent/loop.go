@@ -62,7 +62,8 @@ type loop struct {
 	unselected    bool  // it found devices, and none of them is selected
 	driver        driver
 
-	strayJobs map[string]bool // the files of the job mapping that named no device, as logged
+	unmatched map[string]*unmatched // by resource
+	strayJobs map[string]bool       // the files of the job mapping that named no device, as logged
 
 	owners    ownership
 	answers   chan answer
@@ -88,6 +89,7 @@ func newLoop(a *Agent) *loop {
 		answers:      make(chan answer, 1),
 		backoff:      minBackoff,
 		backendErr:   errStarting,
+		unmatched:    map[string]*unmatched{},
 		strayJobs:    map[string]bool{},
 		processes:    processReads{read: a.deps.Processes, workers: map[string]*processWorker{}, answers: make(chan processReading)},
 		topology:     topologyReads{answers: make(chan topologyRead, 1)},
@@ -238,6 +240,7 @@ func (l *loop) publish(now time.Time) {
 	allocs := living(l.owners.allocs, s)
 	l.logStrangers(len(l.owners.allocs) > 0 && len(allocs) == 0)
 	s.Unmatched = gpu.Attribute(s.Devices, allocs)
+	l.logUnmatched(s)
 	l.addProcesses(s)
 	l.addJobs(s)
 	l.snapshot.Store(s)

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -30,12 +29,6 @@ const (
 	maxWait = 10 * time.Second
 )
 
-// defaultResources are the resource names that always count as GPUs. migPrefix
-// is the prefix of the names of MIG profiles.
-func defaultResources() []string { return []string{"nvidia.com/gpu", "nvidia.com/gpu.shared"} }
-
-const migPrefix = "nvidia.com/mig-"
-
 // Client reads from one kubelet over one persistent connection. A missing
 // socket or a restart of the kubelet fails one request; the next may succeed.
 // Client is safe for concurrent use.
@@ -53,13 +46,13 @@ type Client struct {
 var ErrRestarted = errors.New("the kubelet was restarted")
 
 // New returns a client of the kubelet at the path socket. The given resources
-// count as GPUs, besides nvidia.com's. New does not connect.
+// count as GPUs, besides those of gpu.IsResource. New does not connect.
 func New(socket string, resources ...string) (*Client, error) {
 	abs, err := filepath.Abs(strings.TrimPrefix(socket, "unix://"))
 	if err != nil {
 		return nil, fmt.Errorf("pod-resources socket %q: %w", socket, err)
 	}
-	return &Client{caller: newCaller(abs), resources: append(defaultResources(), resources...)}, nil
+	return &Client{caller: newCaller(abs), resources: resources}, nil
 }
 
 // WithClaims makes the client list the GPUs of resource claims too.
@@ -116,15 +109,16 @@ const maxDevices = 16384
 
 // appendDevices adds a container's GPUs, each once. Ids beyond maxDevices
 // become one allocation whose id matches no device, so that they show among the
-// unmatched allocations.
+// unmatched allocations, as do GPUs under a name that does not count.
 func (c *Client) appendDevices(out []gpu.Allocation, o gpu.Owner, devices []containerDevices) []gpu.Allocation {
 	type device struct{ resource, id string }
 	seen := map[device]bool{}
 	for _, d := range devices {
-		if !c.isGPU(d.resource) {
-			continue
-		}
+		counted := gpu.IsResource(d.resource, c.resources)
 		for _, id := range d.ids {
+			if !counted && !namesGPU(id) {
+				continue
+			}
 			this := device{d.resource, id}
 			if seen[this] {
 				continue
@@ -133,7 +127,7 @@ func (c *Client) appendDevices(out []gpu.Allocation, o gpu.Owner, devices []cont
 				return append(out, gpu.Allocation{Resource: d.resource, DeviceID: tooMany, Owner: o})
 			}
 			seen[this] = true
-			out = append(out, gpu.Allocation{Resource: d.resource, DeviceID: id, Owner: o})
+			out = append(out, gpu.Allocation{Resource: d.resource, DeviceID: id, Owner: o, Uncounted: !counted})
 		}
 	}
 	return out
@@ -161,6 +155,9 @@ func appendClaims(out []gpu.Allocation, o gpu.Owner, claims []claim) []gpu.Alloc
 	return out
 }
 
-func (c *Client) isGPU(resource string) bool {
-	return strings.HasPrefix(resource, migPrefix) || slices.Contains(c.resources, resource)
+// namesGPU reports whether a device id contains the UUID of a GPU or of a MIG instance, as
+// no other device's id does.
+func namesGPU(id string) bool {
+	parsed, ok := gpu.ParseDeviceID(id)
+	return ok && parsed.UUID != ""
 }

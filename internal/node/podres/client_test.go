@@ -74,13 +74,14 @@ func TestAllocations(t *testing.T) {
 		{Name: "train-0", Namespace: "ml", Containers: []*podresources.ContainerResources{
 			{Name: "main", Devices: []*podresources.ContainerDevices{
 				devices("nvidia.com/gpu", "GPU-a"), devices("nvidia.com/gpu", "GPU-b"), devices("nvidia.com/gpu", "GPU-a"),
-				devices("example.com/nic", "eth1"),
+				devices("example.com/nic", "eth1"), devices("nvidia.com/hostdev", "0000:3b:00.2"), devices("volcano.sh/vgpu-number", "GPU-d"),
 			}},
 			{Name: "sidecar"},
 		}},
 		{Name: "infer", Namespace: "ml", Containers: []*podresources.ContainerResources{
 			{Name: "c", Devices: []*podresources.ContainerDevices{
 				devices("nvidia.com/mig-1g.10gb", "MIG-1"), devices("nvidia.com/gpu.shared", "GPU-c::1", "GPU-c::2"), devices("corp/gpu", "nvidia3"),
+				devices("nvidia.com/A100", "GPU-e"), devices("nvidia.com/mig-1g.10gb.shared", "MIG-2::0"),
 			}},
 		}},
 		{Name: "web", Namespace: "default"},
@@ -101,10 +102,13 @@ func TestAllocations(t *testing.T) {
 	want := []gpu.Allocation{
 		{Resource: "nvidia.com/gpu", DeviceID: "GPU-a", Owner: train},
 		{Resource: "nvidia.com/gpu", DeviceID: "GPU-b", Owner: train},
+		{Resource: "volcano.sh/vgpu-number", DeviceID: "GPU-d", Owner: train, Uncounted: true},
 		{Resource: "nvidia.com/mig-1g.10gb", DeviceID: "MIG-1", Owner: infer},
 		{Resource: "nvidia.com/gpu.shared", DeviceID: "GPU-c::1", Owner: infer},
 		{Resource: "nvidia.com/gpu.shared", DeviceID: "GPU-c::2", Owner: infer},
 		{Resource: "corp/gpu", DeviceID: "nvidia3", Owner: infer},
+		{Resource: "nvidia.com/A100", DeviceID: "GPU-e", Owner: infer},
+		{Resource: "nvidia.com/mig-1g.10gb.shared", DeviceID: "MIG-2::0", Owner: infer},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
