@@ -17,6 +17,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 	"github.com/gpupilot/gpupilot/internal/node/agent"
 	"github.com/gpupilot/gpupilot/internal/node/apiwatch"
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
@@ -62,6 +63,9 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 	a := &assembly{config: c, log: log, deps: agent.Deps{Reader: reader, Fail: fail, Log: log}}
 	if simulated, ok := reader.(*sim.Reader); ok {
 		a.deps.Push = simulated.Push()
+	}
+	if c.hostEngine == "" {
+		a.deps.DriverVersion = vendorlib.ModuleVersion
 	}
 	a.close = func() {}
 	a.api.client, a.api.err = c.apiClient()

@@ -61,6 +61,9 @@ type Deps struct {
 	// Fail ends the program with an error, so that it is started again; nil:
 	// nothing ends it. It must not block.
 	Fail func(error)
+	// DriverVersion returns the version of the loaded driver, empty if none is
+	// loaded; nil: it is not known. It must not block.
+	DriverVersion func() string
 	// Metrics answers GET /metrics.
 	Metrics http.Handler
 	// Push sets the load of simulated GPUs; nil: nobody can.

@@ -18,14 +18,32 @@ const replacedGrace = 30 * time.Second
 type driver struct {
 	fitted   bool      // an enumeration found no driver of another version
 	replaced time.Time // since when the versions differ; zero: they do not
+	version  string    // the loaded driver's, when GPUs were last enumerated; empty: not known
+}
+
+// judge returns the error of an enumeration, as a gpu.ErrReplaced if no driver is found
+// though one is loaded, of another version than the last one: DCGM does not say that.
+func (d *driver) judge(e enumeration, version string) error {
+	if len(e.devices) > 0 {
+		d.version = version
+	}
+	if errors.Is(e.err, gpu.ErrNoDriver) && !errors.Is(e.err, gpu.ErrReplaced) && version != "" && d.version != "" && version != d.version {
+		return fmt.Errorf("%w (%s, before %s): %w", gpu.ErrReplaced, version, d.version, e.err)
+	}
+	return e.err
 }
 
 // judgeDriver ends the program if the driver was replaced while it ran: its library is
 // loaded for as long as it runs, and in a container also mounted. A program that has
 // seen nothing else since its start goes on: another start would not help. It opens the
 // new library when it is there.
-func (l *loop) judgeDriver(err error, now time.Time) {
+func (l *loop) judgeDriver(e enumeration, now time.Time) {
 	d := &l.driver
+	version := ""
+	if l.deps.DriverVersion != nil {
+		version = l.deps.DriverVersion()
+	}
+	err := d.judge(e, version)
 	if !errors.Is(err, gpu.ErrReplaced) {
 		d.fitted, d.replaced = true, time.Time{}
 		return

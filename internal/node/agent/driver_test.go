@@ -94,3 +94,24 @@ func TestADriverThatIsAwayEndsNothing(t *testing.T) {
 		}
 	})
 }
+
+// DCGM says that there is no driver where there is another one: the kernel knows better.
+func TestADriverOfAnotherVersionEndsTheAgent(t *testing.T) {
+	f := func(version string, ends bool) {
+		t.Helper()
+		r := newReader(gpus(2)...)
+		bubble(t, Config{}, r, nil, func(n *node) {
+			n.setDriver("580.95.05")
+			n.pass(time.Minute)
+			r.set(func() { r.devices, r.err = nil, gpu.ErrNoDriver })
+			n.setDriver(version)
+			n.pass(5 * maxBackoff)
+			if err := n.ended(); (err != nil) != ends || ends && !errors.Is(err, gpu.ErrReplaced) {
+				t.Errorf("driver %q: ended with %v", version, err)
+			}
+		})
+	}
+	f("590.48.01", true)
+	f("580.95.05", false)
+	f("", false)
+}

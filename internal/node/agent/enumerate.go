@@ -47,7 +47,7 @@ func (l *loop) enumerated(ctx context.Context, e enumeration, now time.Time) {
 		l.backoff = minBackoff
 	}
 	l.setBackend(e)
-	l.judgeDriver(e.err, now)
+	l.judgeDriver(e, now)
 	// An empty list with an error does not mean that there are no devices.
 	if len(e.devices) > 0 || e.err == nil {
 		l.adopt(ctx, e, now)

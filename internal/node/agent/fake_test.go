@@ -144,10 +144,11 @@ type node struct {
 	*Agent
 	r *reader
 
-	mu    sync.Mutex
-	fails []error      // the ends that the loop asked for
-	rec   published    // what the loop writes
-	log   bytes.Buffer // likewise
+	mu      sync.Mutex
+	fails   []error      // the ends that the loop asked for
+	version string       // of the loaded driver
+	rec     published    // what the loop writes
+	log     bytes.Buffer // likewise
 
 	out  published // as of the last pass
 	logs string    // likewise
@@ -166,6 +167,19 @@ func (n *node) publish(s *gpu.Snapshot, st Stats, now time.Time) {
 	n.rec.snaps = append(n.rec.snaps, s)
 	n.rec.times = append(n.rec.times, now)
 	n.rec.stats = append(n.rec.stats, st)
+}
+
+// setDriver sets the version of the loaded driver.
+func (n *node) setDriver(version string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.version = version
+}
+
+func (n *node) driverVersion() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.version
 }
 
 func (n *node) fail(err error) {
@@ -198,7 +212,7 @@ func bubbleOver(t *testing.T, cfg Config, r *reader, seen gpu.Reader, owners fun
 			cfg.Interval = time.Second
 		}
 		n.Agent = New(cfg, Deps{
-			Reader: seen, Owners: owners, Publish: n.publish, Fail: n.fail,
+			Reader: seen, Owners: owners, Publish: n.publish, Fail: n.fail, DriverVersion: n.driverVersion,
 			Log: slog.New(slog.NewTextHandler(n, nil)), Metrics: http.NotFoundHandler(), WantsHealth: r.judge.Load,
 		})
 		ctx, cancel := context.WithCancel(t.Context())

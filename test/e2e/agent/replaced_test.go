@@ -41,7 +41,7 @@ func TestADriverIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = first.Stop() }()
-	shows(t, first, `gpupilot_backend_up{backend="auto"} 1`, "\nDCGM_FI_DEV_GPU_UTIL{")
+	shows(t, first, `gpupilot_backend_up{backend="nvml"} 1`, "\nDCGM_FI_DEV_GPU_UTIL{")
 	put("gpus 2\nmodule-version 600.00.00\n")
 	select {
 	case <-first.Done:
@@ -52,7 +52,7 @@ func TestADriverIsReplaced(t *testing.T) {
 		t.Errorf("it ended with %v, and said:\n%s", first.Err, first.Log())
 	}
 	second := start(t, cfg)
-	shows(t, second, `gpupilot_backend_up{backend="auto"} 0`, "!\nDCGM_FI_DEV_GPU_UTIL{")
+	shows(t, second, `gpupilot_backend_up{backend="nvml"} 0`, "!\nDCGM_FI_DEV_GPU_UTIL{")
 	put("gpus 2\n")
-	shows(t, second, `gpupilot_backend_up{backend="auto"} 1`, "\nDCGM_FI_DEV_GPU_UTIL{")
+	shows(t, second, `gpupilot_backend_up{backend="nvml"} 1`, "\nDCGM_FI_DEV_GPU_UTIL{")
 }
