@@ -5,6 +5,8 @@
 package nvml
 
 import (
+	"slices"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -35,16 +37,20 @@ const (
 	eccModeAtRestart gpu.FieldID = 301
 )
 
-// identities are the fields outside of the gpu package's table that a device's identity
-// answers.
+// identities are the fields outside of the gpu package's table that say which GPU this is.
 const (
-	deviceName gpu.FieldID = 50
-	deviceUUID gpu.FieldID = 54
-	devicePCI  gpu.FieldID = 57
+	deviceName        gpu.FieldID = 50
+	deviceUUID        gpu.FieldID = 54
+	devicePCI         gpu.FieldID = 57
+	devicePCIID       gpu.FieldID = 58
+	devicePCISubsys   gpu.FieldID = 59
+	deviceComputeCaps gpu.FieldID = 63
 )
 
-// isIdentity reports whether a device's identity answers the field.
-func isIdentity(id gpu.FieldID) bool { return id == deviceName || id == deviceUUID || id == devicePCI }
+// isIdentity reports whether the field says which GPU this is.
+func isIdentity(id gpu.FieldID) bool {
+	return slices.Contains([]gpu.FieldID{deviceName, deviceUUID, devicePCI, devicePCIID, devicePCISubsys, deviceComputeCaps}, id)
+}
 
 // readIdentity sets the wanted identities. An instance has its GPU's, as with DCGM.
 func (d *device) readIdentity() {
@@ -64,7 +70,32 @@ func (d *device) readIdentity() {
 			d.out.v.SetLabel(id, whole.UUID)
 		case devicePCI:
 			d.out.v.SetLabel(id, whole.PCIBusID)
+		case devicePCIID, devicePCISubsys, deviceComputeCaps:
+			d.readIdentityNumber(id)
 		}
+	}
+}
+
+// readIdentityNumber sets an identity that is a number. It does not judge the GPU.
+func (d *device) readIdentityNumber(id gpu.FieldID) {
+	if id == deviceComputeCaps {
+		if !d.ses.has("nvmlDeviceGetCudaComputeCapability") {
+			return
+		}
+		if major, minor, ret := d.root.GetCudaComputeCapability(); ret == nvml.SUCCESS {
+			d.out.v.Take(id, gpu.Whole(int64(major)<<16|int64(minor))) // dcgm_fields.h, DCGM_CUDA_COMPUTE_CAPABILITY_MAJOR
+		}
+		return
+	}
+	if !d.ses.hasAny("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo") {
+		return
+	}
+	if pci, ret := d.root.GetPciInfo(); ret == nvml.SUCCESS {
+		n := pci.PciDeviceId
+		if id == devicePCISubsys {
+			n = pci.PciSubSystemId
+		}
+		d.out.v.Take(id, gpu.Whole(int64(n)))
 	}
 }
 

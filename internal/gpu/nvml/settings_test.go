@@ -18,7 +18,7 @@ func TestWhatTheAgentKnowsNeedsNoDCGM(t *testing.T) {
 	f.Put("tx", "gpu 1 pcie_tx_kb 1234")
 	f.Put("rx", "gpu 1 pcie_rx_kb 567")
 	r, devices := reader(t, f)
-	if others := r.Pass([]gpu.FieldID{deviceName, deviceUUID, devicePCI}); len(others) > 0 {
+	if others := r.Pass([]gpu.FieldID{deviceName, deviceUUID, devicePCI, devicePCIID, devicePCISubsys, deviceComputeCaps}); len(others) > 0 {
 		t.Errorf("NVML does not have %v", others)
 	}
 	whole := devices[1]
@@ -32,6 +32,11 @@ func TestWhatTheAgentKnowsNeedsNoDCGM(t *testing.T) {
 		for id, want := range map[gpu.FieldID]string{deviceName: whole.Model, deviceUUID: whole.UUID, devicePCI: whole.PCIBusID} {
 			if text, ok := v.GetLabel(id); !ok || text != want {
 				t.Errorf("field %d of %s is %q, want %q", id, d.UUID, text, want)
+			}
+		}
+		for id, want := range map[gpu.FieldID]int64{devicePCIID: 0x233510de, devicePCISubsys: 0x18be10de, deviceComputeCaps: 9 << 16} {
+			if n, ok := v.Passed(id); !ok || n != gpu.Whole(want) {
+				t.Errorf("field %d of %s is %+v, want %d", id, d.UUID, n, want)
 			}
 		}
 	}

@@ -141,6 +141,8 @@ static nvmlReturn_t pci_info(nvmlDevice_t d, nvmlPciInfo_t *pci) {
 	pci->bus = 0x10 + 9 * d->gpu;
 	snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "0000:%02X:00.0", pci->bus & 0xff);
 	snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:00.0", 0, pci->bus & 0xff);
+	pci->pciDeviceId = 0x233510de;
+	pci->pciSubSystemId = 0x18be10de;
 	return end(NVML_SUCCESS);
 }
 
@@ -148,6 +150,12 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t d, nvmlPciInfo_t *pci) { retur
 #ifndef OLD
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *pci) { return pci_info(d, pci); }
 #endif
+
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t d, int *major, int *minor) {
+	BEGIN(d, "GetCudaComputeCapability");
+	*major = 9, *minor = 0;
+	return end(NVML_SUCCESS);
+}
 
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned int *minor) {
 	BEGIN(d, "GetMinorNumber");
