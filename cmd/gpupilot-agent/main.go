@@ -23,6 +23,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
 	"github.com/gpupilot/gpupilot/internal/node/agent"
 )
 
@@ -135,7 +136,8 @@ func saveMemory(profiles bool) {
 
 // reader opens the backend. auto fails without NVML's library, unless a host
 // engine is given: a user on a machine without GPUs gets an error at once. It
-// does not fail without a driver, which can be loaded later.
+// does not fail without a driver, which can be loaded later: a driver that is being
+// replaced may take its library along.
 func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, error) {
 	if c.backend == "sim" {
 		r, err := sim.New(sim.Config{GPUs: c.simGPUs, Model: c.simModel, Node: c.node(), StateFile: c.simState, Push: c.simPush})
@@ -154,7 +156,7 @@ func (c *config) reader(ctx context.Context, log *slog.Logger) (gpu.Reader, erro
 	if c.backend != "auto" {
 		return r, nil
 	}
-	if !c.noValidate {
+	if !c.noValidate && !vendorlib.DriverAway() {
 		if err := probe(ctx, r); errors.Is(err, gpu.ErrNoLibrary) {
 			closeWithin(r, closeGrace)
 			return nil, fmt.Errorf("--backend auto: %w; "+
