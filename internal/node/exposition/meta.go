@@ -177,7 +177,7 @@ func podResourcesFamilies() []family {
 				return append(appendTime(b, in.snap.OwnersTime), '\n')
 			}),
 		meta("gpupilot_unmatched_devices", Gauge,
-			"Devices that the kubelet gave to containers and that are none of those collected here.",
+			"Devices that the kubelet gave to containers and that are none of those collected here, or GPUs under a resource that does not count as one; the log names the resource.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, "gpupilot_unmatched_devices "...)
 				return append(strconv.AppendInt(b, int64(len(in.snap.Unmatched)), 10), '\n')

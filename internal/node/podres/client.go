@@ -155,9 +155,9 @@ func appendClaims(out []gpu.Allocation, o gpu.Owner, claims []claim) []gpu.Alloc
 	return out
 }
 
-// namesGPU reports whether a device id contains the UUID of a GPU or of a MIG instance, as
-// no other device's id does.
+// namesGPU reports whether a device id is one of GPUs or of MIG instances, as no other
+// device's is.
 func namesGPU(id string) bool {
-	parsed, ok := gpu.ParseDeviceID(id)
-	return ok && parsed.UUID != ""
+	_, ok := gpu.ParseDeviceID(id)
+	return ok
 }

@@ -75,6 +75,7 @@ func TestAllocations(t *testing.T) {
 			{Name: "main", Devices: []*podresources.ContainerDevices{
 				devices("nvidia.com/gpu", "GPU-a"), devices("nvidia.com/gpu", "GPU-b"), devices("nvidia.com/gpu", "GPU-a"),
 				devices("example.com/nic", "eth1"), devices("nvidia.com/hostdev", "0000:3b:00.2"), devices("volcano.sh/vgpu-number", "GPU-d"),
+				devices("example.com/a100", "nvidia4"),
 			}},
 			{Name: "sidecar"},
 		}},
@@ -103,6 +104,7 @@ func TestAllocations(t *testing.T) {
 		{Resource: "nvidia.com/gpu", DeviceID: "GPU-a", Owner: train},
 		{Resource: "nvidia.com/gpu", DeviceID: "GPU-b", Owner: train},
 		{Resource: "volcano.sh/vgpu-number", DeviceID: "GPU-d", Owner: train, Uncounted: true},
+		{Resource: "example.com/a100", DeviceID: "nvidia4", Owner: train, Uncounted: true},
 		{Resource: "nvidia.com/mig-1g.10gb", DeviceID: "MIG-1", Owner: infer},
 		{Resource: "nvidia.com/gpu.shared", DeviceID: "GPU-c::1", Owner: infer},
 		{Resource: "nvidia.com/gpu.shared", DeviceID: "GPU-c::2", Owner: infer},
