@@ -154,6 +154,7 @@ func parts() []part {
 		{"adapter", benchAdapter},
 		{"keda", benchKEDA},
 		{"labels", benchLabels},
+		{"bars", benchBars},
 	}
 }
 
