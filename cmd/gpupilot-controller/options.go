@@ -189,7 +189,7 @@ func (c *config) mainRows() []option {
 		{"agent-namespace", &c.agentsIn, "`namespace` of the agents' pods; pods of other namespaces are never agents (default: --namespace)", kubeflags.IsNameOrEmpty(&c.agentsIn)},
 		{"dcgm-selector", &c.dcgm, "label `selector` of the pods of dcgm-exporters and of AMD's device-metrics-exporters; several are separated by semicolons, empty for none", kubeflags.AreSelectors(&c.dcgm)},
 		{"dcgm-namespaces", &c.dcgmIn, "`namespaces` of dcgm-exporters' pods; pods of other namespaces are never dcgm-exporters (default: --namespace, gpu-operator, gke-managed-system and kube-amd-gpu)", kubeflags.AreNames(&c.dcgmIn)},
-		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, in addition to nvidia.com/* and amd.com/gpu: a pod holds no more devices than it requests of them", kubeflags.AreResources(&c.resources)},
+		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, in addition to nvidia.com/* and those of amd.com (gpu, and partitions such as cpx_nps4): a pod holds no more devices than it requests of them", kubeflags.AreResources(&c.resources)},
 		{"pod-cidrs", &c.podCIDRs, "`networks` of pods, such as 10.244.0.0/16; pods with other addresses are not scraped, except for those on their node's network (default: all except loopback and link-local)", flags.AreNetworks(&c.podCIDRs)},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "also scrape the metrics of pods on their node's network, where a GPUAutoscaler's port can be the port of any service of the node", nil},
 		{"pod-monitors", &c.podMonitors, "scrape the pods of PodMonitors (monitoring.coreos.com) for PromQL, each in its own namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
