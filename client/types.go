@@ -187,6 +187,25 @@ type Discovery struct {
 	Devices  []Found `json:"devices"`
 	Switches []int   `json:"switches"`
 	CPUs     []int   `json:"cpus"`
+
+	GPUs *Inventory `json:"gpus,omitempty"`
+}
+
+// Inventory is how many whole GPUs a node has by each source; nil: the source does not say.
+type Inventory struct {
+	Listed      *int    `json:"listed,omitempty"`      // by the GPU library
+	Bound       *int    `json:"bound,omitempty"`       // on the PCI bus with NVIDIA's driver
+	Allocatable *int    `json:"allocatable,omitempty"` // offered to pods by a device plugin
+	Missing     int     `json:"missing"`               // that the library should list and does not
+	PCI         []OnBus `json:"pci,omitempty"`
+}
+
+// OnBus is a GPU on a node's PCI bus. Driver is the kernel's, such as nvidia or vfio-pci;
+// excluded: NVIDIA's driver was told not to use it; empty: none.
+type OnBus struct {
+	PCIBusID string `json:"pciBusId"`
+	Driver   string `json:"driver,omitempty"`
+	Unlisted bool   `json:"unlisted,omitempty"`
 }
 
 // Found is the identity of a device.

@@ -67,6 +67,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 	if c.hostEngine == "" {
 		a.deps.DriverVersion = vendorlib.ModuleVersion
 	}
+	a.deps.Bus = c.bus(os.Getenv("NVIDIA_VISIBLE_DEVICES"))
 	a.close = func() {}
 	a.api.client, a.api.err = c.apiClient()
 	if _, _, ok := configMapName(c.configMap); ok && a.api.err != nil {
@@ -152,7 +153,7 @@ func (a *assembly) addOwners() error {
 		if err != nil {
 			return err
 		}
-		a.deps.Owners = kubelet.Allocations
+		a.deps.Owners, a.deps.Offered = kubelet.Allocations, kubelet.Allocatable
 		a.close = func() { _ = kubelet.Close() }
 		if a.dra {
 			a.addClaims(kubelet.WithClaims())

@@ -83,6 +83,7 @@ type Snapshot struct {
 	PartsErr  error
 
 	Collectors []CollectorState // the state of each collector
+	Inventory  *Inventory       // nil: nothing is known
 
 	// OwnersTime is the time of the kubelet's last answer; zero if there was
 	// none. OwnersErr is why the last request failed.

@@ -98,6 +98,13 @@ func (h *history) withoutTransients(report *gpu.NodeHealth) *gpu.NodeHealth {
 		down[node] = h.down[node] + 1
 		out.BackendDown = down[node] >= downChecks
 	}
+	const missing = "missing" // likewise: the GPUs that were never listed
+	if report.Counts.Missing() > 0 {
+		down[missing] = h.down[missing] + 1
+		if down[missing] >= downChecks {
+			out.Counts = report.Counts
+		}
+	}
 	h.down = down
 	return out
 }

@@ -39,6 +39,12 @@ type Deps struct {
 	// Owners lists the containers that hold devices; nil: devices have no
 	// owners.
 	Owners func(context.Context) ([]gpu.Allocation, error)
+	// Bus lists the GPUs on the PCI bus; nil, or nil returned: unknown. It is not
+	// called concurrently.
+	Bus func() []gpu.BusGPU
+	// Offered lists the ids of the GPUs that device plugins offer to pods; nil:
+	// unknown.
+	Offered func(context.Context) ([]gpu.DeviceID, error)
 	// Pods returns this node's pods as last received from the API server, and
 	// why they are not up to date. nil: pods are not read. It must not block.
 	Pods func() (map[gpu.PodName]gpu.Pod, error)

@@ -20,8 +20,12 @@ func (l *loop) enumerate(now time.Time) {
 	l.enumerating = true
 	l.nextEnumerate = now.Add(enumerateEvery)
 	go func() {
-		devices, err := l.deps.Reader.Devices()
-		l.enumerations <- enumeration{devices, err, now} // buffered
+		e := enumeration{asked: now}
+		if l.deps.Bus != nil {
+			e.onBus = l.deps.Bus()
+		}
+		e.devices, e.err = l.deps.Reader.Devices()
+		l.enumerations <- e // buffered
 	}()
 }
 
@@ -47,6 +51,7 @@ func (l *loop) enumerated(ctx context.Context, e enumeration, now time.Time) {
 		l.backoff = minBackoff
 	}
 	l.setBackend(e)
+	l.takeInventory(e)
 	l.judgeDriver(e, now)
 	// An empty list with an error does not mean that there are no devices.
 	if len(e.devices) > 0 || e.err == nil {

@@ -37,6 +37,24 @@ type reader struct {
 	parts     []gpu.PartSnapshot
 	partsErr  error
 	partsHang chan struct{}
+
+	onBus    []gpu.BusGPU
+	offered  []gpu.DeviceID
+	offerErr error
+	offers   int // requests
+}
+
+func (r *reader) bus() []gpu.BusGPU {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.onBus
+}
+
+func (r *reader) offer(context.Context) ([]gpu.DeviceID, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.offers++
+	return r.offered, r.offerErr
 }
 
 func gpus(n int) []gpu.Device {
@@ -214,6 +232,7 @@ func bubbleOver(t *testing.T, cfg Config, r *reader, seen gpu.Reader, owners fun
 		n.Agent = New(cfg, Deps{
 			Reader: seen, Owners: owners, Publish: n.publish, Fail: n.fail, DriverVersion: n.driverVersion,
 			Log: slog.New(slog.NewTextHandler(n, nil)), Metrics: http.NotFoundHandler(), WantsHealth: r.judge.Load,
+			Bus: r.bus, Offered: r.offer,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup

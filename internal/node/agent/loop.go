@@ -44,6 +44,7 @@ type enumeration struct {
 	devices []gpu.Device
 	err     error
 	asked   time.Time
+	onBus   []gpu.BusGPU // read before devices; nil: unknown
 }
 
 // loop is the tick loop's state; one goroutine owns it.
@@ -61,6 +62,7 @@ type loop struct {
 	partial       bool  // the last enumeration failed for some devices
 	unselected    bool  // it found devices, and none of them is selected
 	driver        driver
+	inventory     inventory
 
 	unmatched map[string]*unmatched // by resource
 	strayJobs map[string]bool       // the files of the job mapping that named no device, as logged
@@ -87,6 +89,7 @@ func newLoop(a *Agent) *loop {
 		sweeps:       make(chan *sweep),
 		enumerations: make(chan enumeration, 1),
 		answers:      make(chan answer, 1),
+		inventory:    inventory{answers: make(chan offers, 1)},
 		backoff:      minBackoff,
 		backendErr:   errStarting,
 		unmatched:    map[string]*unmatched{},
@@ -156,6 +159,8 @@ func (l *loop) next(ctx context.Context, late <-chan time.Time) (isLate bool) {
 		l.enumerated(ctx, e, time.Now())
 	case a := <-l.answers:
 		l.answered(a)
+	case o := <-l.inventory.answers:
+		l.offersAnswered(o)
 	case p := <-l.parts.answers:
 		l.partsAnswered(p)
 	}
@@ -172,6 +177,7 @@ func (l *loop) tick(ctx context.Context) {
 	want := *l.fields.Load()
 	sweeps, asked := l.askDevices(ctx, now, want)
 	l.askTopology(now)
+	l.askOffers(ctx, now)
 	listing := l.askProcesses(ctx, now)
 	waitOwners := l.owners.ask(ctx, now, l.Interval(), l.deps.Owners, l.answers) && !l.owners.slow
 	waitParts := l.askParts(now, want)
@@ -212,8 +218,8 @@ func (l *loop) publish(now time.Time) {
 		Time: now, Interval: l.Interval(), Backend: l.deps.Reader.Backend(), Err: l.backendErr,
 		Devices:    make([]gpu.DeviceSnapshot, len(l.workers)),
 		OwnersTime: l.owners.at, OwnersErr: l.owners.err,
-		Collectors: l.collectors.list(),
-		Parts:      l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
+		Collectors: l.collectors.list(), Inventory: l.inventory.now,
+		Parts: l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
 	}
 	profiler, _ := l.deps.Reader.(gpu.Profiler)
 	explainer, _ := l.deps.Reader.(gpu.Explainer)

@@ -50,6 +50,9 @@ func metaFamilies(cfg *Config) []family {
 				b = appendLabel(append(b, "gpupilot_backend_up{"...), "backend", in.snap.Backend)
 				return append(appendBool(append(b, "} "...), in.snap.Up()), '\n')
 			}),
+		meta("gpupilot_gpus_by_source", Gauge,
+			"Whole GPUs of the node by source: what the GPU library lists, what the PCI bus has by the kernel's driver (bound), and what device plugins offer to pods. A source that does not say is absent.",
+			gpusBySource),
 		meta("gpupilot_xid_errors_total", Counter, "XID errors of the device since the agent started, by code; a code without errors is omitted.", xidCounts),
 		meta("gpupilot_gpu_xid_errors_total", Counter,
 			"XID errors of the GPU and its MIG instances since the agent started, of all codes: 0 before the first one.", xidTotals),
