@@ -21,6 +21,13 @@ type Node struct {
 	Unmatched       []Allocation `json:"unmatched,omitempty"`
 	WithoutPod      []string     `json:"withoutPod,omitempty"` // UUIDs of devices that no container holds
 	Topology        *Topology    `json:"topology,omitempty"`
+	Lacking         []Lack       `json:"lacking,omitempty"`
+}
+
+// Lack is lines of the agent's collectors file that have no value on the node.
+type Lack struct {
+	Fields []string `json:"fields"` // by their names in the file
+	Reason string   `json:"reason"`
 }
 
 // Up yields the devices whose values are fresh.

@@ -88,7 +88,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 		return nil, err
 	}
 	exporter := exposition.New(pages)
-	a.deps.Metrics, a.deps.WantsHealth = exporter, exporter.WantsHealth
+	a.deps.Metrics, a.deps.WantsHealth, a.deps.Lacking = exporter, exporter.WantsHealth, exporter.Lacking
 	a.deps.Publish = func(s *gpu.Snapshot, st agent.Stats, now time.Time) {
 		exporter.Update(s, exposition.Stats(st), now)
 	}

@@ -337,7 +337,7 @@ func TestReasons(t *testing.T) {
 		}
 		f(bar1, "not asked")
 		p.fields(t, "GPU-1", eccMode)
-		f(eccMode, "refused; "+notAsked)
+		f(eccMode, "refused; "+gpu.UnaskedOfDCGM)
 		gate := make(chan struct{})
 		p.second.set(func() { p.second.gate = gate })
 		p.fields(t, "GPU-1", eccMode, bar1)

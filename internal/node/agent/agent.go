@@ -70,6 +70,9 @@ type Deps struct {
 	// DriverVersion returns the version of the loaded driver, empty if none is
 	// loaded; nil: it is not known. It must not block.
 	DriverVersion func() string
+	// Lacking returns which lines of the collectors file have no value in a
+	// snapshot; nil: unknown.
+	Lacking func(*gpu.Snapshot, time.Time) []gpu.Lack
 	// Metrics answers GET /metrics.
 	Metrics http.Handler
 	// Push sets the load of simulated GPUs; nil: nobody can.
