@@ -587,7 +587,7 @@ func TestValuesForAHostEngine(t *testing.T) {
 		t.Fatal("docs/dcgm-exporter.md has no values of the chart")
 	}
 	o := mustRender(t, "gpuExporter:\n"+text)
-	for object, want := range map[string]string{"GPUExporter/default": "dcgm:map[hostEngine:$(HOST_IP):5555]", "Deployment/gpupilot-controller": "--agent-image=registry.example/gpupilot-agent-dcgm:v0.1.0"} {
+	for object, want := range map[string]string{"GPUExporter/default": "dcgm:map[hostEngine:$(HOST_IP):5555]", "Deployment/gpupilot-controller": "value:registry.example/gpupilot-agent-dcgm:v0.1.0"} {
 		if spec := fmt.Sprint(o.get(t, object, "spec")); !strings.Contains(spec, want) {
 			t.Errorf("%s lacks %s: %s", object, want, spec)
 		}
