@@ -109,12 +109,32 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 		a.handler = tokenreview.New(a.api.client, log).Wrap(a.handler)
 	}
 	a.addLoop(a.agent.Run)
+	a.addLoop(a.followRelease)
 	a.addLoop(func(ctx context.Context) { a.followCollectors(ctx, source, exporter) })
 	a.addLoop(func(ctx context.Context) { c.intervalSource(log).follow(ctx, a.agent.SetInterval) })
 	return &a.program, nil
 }
 
 func (a *assembly) addLoop(run func(context.Context)) { a.loops = append(a.loops, run) }
+
+// followRelease releases the GPUs at SIGUSR1, and reads them again at SIGHUP.
+func (a *assembly) followRelease(ctx context.Context) {
+	orders := make(chan os.Signal, 1)
+	signal.Notify(orders, syscall.SIGUSR1, syscall.SIGHUP)
+	defer signal.Stop(orders)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-orders:
+			if s == syscall.SIGUSR1 {
+				a.agent.Release()
+			} else {
+				a.agent.Resume()
+			}
+		}
+	}
+}
 
 // followCollectors applies changed collectors until ctx is done. SIGHUP reads
 // them again.

@@ -20,6 +20,7 @@ type Health struct {
 // NodeHealth is the health of a node's GPUs.
 type NodeHealth struct {
 	BackendDown bool // the backend cannot enumerate GPUs
+	Released    bool // the agent reads no GPU, because it was asked to
 	GPUs        []Health
 	Counts      *GPUCounts // nil: unknown
 }

@@ -209,6 +209,20 @@ func TestGPUsThatWereNeverListed(t *testing.T) {
 	w.is("unknown", corev1.ConditionTrue, reasonHealthy, "")
 }
 
+// A node whose GPUs were released on request has no fault, and no health.
+func TestReleasedGPUs(t *testing.T) {
+	w := newWard(t)
+	w.report = func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0", "GPU-1"), nil }
+	w.check(1)
+	w.report = func() (*gpu.NodeHealth, error) { return &gpu.NodeHealth{Released: true}, nil }
+	w.check(4)
+	w.is("released", corev1.ConditionUnknown, reasonReleased, "was asked to release")
+	w.report = func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0", "GPU-1"), nil }
+	w.check(1)
+	w.is("read again", corev1.ConditionTrue, reasonHealthy, "")
+	w.recorded("a release")
+}
+
 // Nothing is known of a node whose agent is silent for minutes; what was known
 // stands until then.
 func TestSilentAgent(t *testing.T) {

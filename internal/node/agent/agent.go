@@ -95,6 +95,7 @@ type Agent struct {
 	passes   atomic.Bool   // the reader reads fields that are not in the table
 	interval atomic.Int64  // nanoseconds
 	repaced  chan struct{} // has a value after SetInterval; of capacity 1
+	orders   chan bool     // has true after Release, false after Resume; of capacity 1
 	lastTick atomic.Int64  // UnixNano of the end of the last tick; 0: no tick yet
 
 	lastWait atomic.Int64 // UnixNano of when the loop last looked for the first enumeration
@@ -104,7 +105,7 @@ type Agent struct {
 
 // New returns an agent that does nothing until Run.
 func New(cfg Config, deps Deps) *Agent {
-	a := &Agent{cfg: cfg, deps: deps, repaced: make(chan struct{}, 1)}
+	a := &Agent{cfg: cfg, deps: deps, repaced: make(chan struct{}, 1), orders: make(chan bool, 1)}
 	a.interval.Store(int64(cfg.Interval))
 	a.SetFields(cfg.Fields, cfg.Passed...)
 	return a

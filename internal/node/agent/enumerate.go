@@ -41,6 +41,9 @@ func (l *loop) enumerated(ctx context.Context, e enumeration, now time.Time) {
 	l.enumerating = false
 	l.collectors.done(ofDevices, e.asked, now.Sub(e.asked), e.err)
 	l.nextEnumerate = now.Add(enumerateEvery)
+	if l.released() {
+		return // another enumeration follows the release
+	}
 	if e.err != nil {
 		l.errors++
 	}

@@ -42,6 +42,17 @@ type reader struct {
 	offered  []gpu.DeviceID
 	offerErr error
 	offers   int // requests
+
+	releases   []time.Time
+	releaseErr error
+}
+
+// Release makes reads fail until the next enumeration, as libraries do.
+func (r *reader) Release() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.releases = append(r.releases, time.Now())
+	return r.releaseErr
 }
 
 func (r *reader) bus() []gpu.BusGPU {

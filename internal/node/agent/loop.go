@@ -63,6 +63,7 @@ type loop struct {
 	unselected    bool  // it found devices, and none of them is selected
 	driver        driver
 	inventory     inventory
+	release       release
 
 	unmatched map[string]*unmatched // by resource
 	strayJobs map[string]bool       // the files of the job mapping that named no device, as logged
@@ -90,6 +91,7 @@ func newLoop(a *Agent) *loop {
 		enumerations: make(chan enumeration, 1),
 		answers:      make(chan answer, 1),
 		inventory:    inventory{answers: make(chan offers, 1)},
+		release:      release{finished: make(chan error, 1)},
 		backoff:      minBackoff,
 		backendErr:   errStarting,
 		unmatched:    map[string]*unmatched{},
@@ -159,6 +161,10 @@ func (l *loop) next(ctx context.Context, late <-chan time.Time) (isLate bool) {
 		l.enumerated(ctx, e, time.Now())
 	case a := <-l.answers:
 		l.answered(a)
+	case release := <-l.orders:
+		l.ordered(release, time.Now())
+	case err := <-l.release.finished:
+		l.releasedBy(err)
 	case o := <-l.inventory.answers:
 		l.offersAnswered(o)
 	case p := <-l.parts.answers:
@@ -171,6 +177,13 @@ func (l *loop) next(ctx context.Context, late <-chan time.Time) (isLate bool) {
 // publishes.
 func (l *loop) tick(ctx context.Context) {
 	now := time.Now()
+	if l.released() {
+		l.keepReleased(now)
+	}
+	if l.released() {
+		l.tickReleased(ctx, now)
+		return
+	}
 	if !now.Before(l.nextEnumerate) {
 		l.enumerate(now)
 	}
@@ -188,6 +201,15 @@ func (l *loop) tick(ctx context.Context) {
 	}
 	l.await(ctx, now, func() bool { return waitOwners && l.owners.busy || waitParts && l.parts.busy || unread() })
 	l.await(ctx, now, func() bool { return slices.ContainsFunc(listing, func(w *processWorker) bool { return w.busy }) })
+	if ctx.Err() == nil {
+		l.publish(now)
+	}
+}
+
+// tickReleased is tick without reads of the GPUs.
+func (l *loop) tickReleased(ctx context.Context, now time.Time) {
+	waitOwners := l.owners.ask(ctx, now, l.Interval(), l.deps.Owners, l.answers) && !l.owners.slow
+	l.await(ctx, now, func() bool { return waitOwners && l.owners.busy })
 	if ctx.Err() == nil {
 		l.publish(now)
 	}
@@ -258,6 +280,10 @@ func (l *loop) publish(now time.Time) {
 // accept handles the result of a read.
 func (l *loop) accept(r reading) {
 	was := r.worker.snap.Err
+	if l.released() && r.err != nil { // it was in the library when that was closed
+		r.worker.asked = time.Time{}
+		return
+	}
 	r.worker.accept(r)
 	l.collectors.done(ofGPUs, r.asked, r.took, r.err)
 	if r.err != nil {

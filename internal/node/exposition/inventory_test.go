@@ -40,3 +40,30 @@ func TestGPUsBySource(t *testing.T) {
 		`gpupilot_gpus_by_source{source="pci",bound="vfio-pci",hostname="n1"} 1`,
 		`gpupilot_gpus_by_source{source="device_plugin",hostname="n1"} 1`)
 }
+
+// Whether released GPUs can be read is unknown.
+func TestReleasedGPUs(t *testing.T) {
+	now := soon()
+	for _, released := range []bool{false, true} {
+		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUTemp: 50})
+		d.XIDs = []gpu.XIDCount{{Code: 31, Count: 2, Last: now}}
+		s := snapshot(now, d)
+		want := "\ngpupilot_gpus_released 0\n"
+		if released {
+			s.Err, want = gpu.ErrReleased, "\ngpupilot_gpus_released 1\n"
+		}
+		e := New(Config{Hostname: "n1"})
+		e.Update(s, Stats{}, now)
+		_, body := get(t, e, "/metrics")
+		for _, name := range []string{"\ngpupilot_backend_up{", "\ngpupilot_device_up{"} {
+			if strings.Contains(body, name) == released {
+				t.Errorf("released %v: the page has %s: %v", released, name, !released)
+			}
+		}
+		for _, text := range []string{want, `xid="31"} 2`, "\ngpupilot_gpu_info{"} {
+			if !strings.Contains(body, text) {
+				t.Errorf("released %v: the page lacks %s", released, text)
+			}
+		}
+	}
+}

@@ -17,7 +17,7 @@ import (
 // HealthNames returns the metrics that ParseHealth reads, in the names of all profiles.
 func HealthNames() []string {
 	return []string{
-		"gpupilot_device_up", "gpupilot_backend_up", "gpupilot_xid_last_seen_timestamp_seconds", gpusBySource,
+		"gpupilot_device_up", "gpupilot_backend_up", "gpupilot_xid_last_seen_timestamp_seconds", gpusBySource, gpusReleased,
 		"DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED",
 	}
 }
@@ -25,8 +25,11 @@ func HealthNames() []string {
 // gpusBySource counts a node's GPUs by source.
 const gpusBySource = "gpupilot_gpus_by_source"
 
+// gpusReleased is 1 while an agent reads no GPU, because it was asked to.
+const gpusReleased = "gpupilot_gpus_released"
+
 // ParseHealth reads the health of a node's GPUs from its agent's page. A page without
-// gpupilot_backend_up is not an agent's, and an error.
+// gpupilot_backend_up and gpupilot_gpus_released is not an agent's, and an error.
 func ParseHealth(text []byte) (*gpu.NodeHealth, error) {
 	h := health{listed: map[string]bool{}}
 	var l line
@@ -63,6 +66,9 @@ func (h *health) take(l *line) {
 			g.Down = l.Value == 0
 			h.listed[g.UUID] = true
 		}
+	case gpusReleased:
+		h.node.Released = l.Value == 1
+		h.known = h.known || h.node.Released
 	case gpusBySource:
 		h.count(l)
 	case "gpupilot_xid_last_seen_timestamp_seconds":

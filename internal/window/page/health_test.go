@@ -22,6 +22,20 @@ func TestAGPUThatIsNotListed(t *testing.T) {
 	}
 }
 
+// An agent that was asked to release its GPUs says nothing else of their health.
+func TestReleased(t *testing.T) {
+	h, err := ParseHealth([]byte("gpupilot_gpus_released 1\n"))
+	if err != nil || !h.Released || h.BackendDown {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if h, err = ParseHealth([]byte("gpupilot_gpus_released 0\ngpupilot_backend_up 0\n")); err != nil || h.Released || !h.BackendDown {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if _, err = ParseHealth([]byte("gpupilot_gpus_released 0\n")); err == nil {
+		t.Error("a page without both is an agent's")
+	}
+}
+
 // The counts of a node's GPUs; what is not there is unknown, and nonsense does not count.
 func TestCountsOfANode(t *testing.T) {
 	f := func(page string, want *gpu.GPUCounts) {
