@@ -58,7 +58,16 @@ func TestReleaseClosesTheDevices(t *testing.T) {
 	if !open(t, nvml) || !open(t, dcgm) {
 		t.Fatalf("before: NVML holds its device: %v, DCGM: %v", open(t, nvml), open(t, dcgm))
 	}
-	for range 2 {
+	for i := range 2 {
+		if i > 0 {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+				t.Fatal(err)
+			}
+			until(t, read)
+			if !open(t, nvml) || !open(t, dcgm) {
+				t.Errorf("read again: NVML holds its device: %v, DCGM: %v", open(t, nvml), open(t, dcgm))
+			}
+		}
 		if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
 			t.Fatal(err)
 		}
@@ -67,9 +76,5 @@ func TestReleaseClosesTheDevices(t *testing.T) {
 		if open(t, nvml) || open(t, dcgm) {
 			t.Errorf("released: NVML holds its device: %v, DCGM: %v", open(t, nvml), open(t, dcgm))
 		}
-		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-		until(t, read)
 	}
 }

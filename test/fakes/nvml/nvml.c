@@ -80,10 +80,8 @@ nvmlReturn_t nvmlInit_v2(void) {
 	if (replaced()) return end(NVML_ERROR_LIB_RM_VERSION_MISMATCH);
 	// While others use the library, init only counts: it cannot mend what a
 	// driver's unloading has broken.
-	if (S.users++ == 0) {
-		S.initialised = true;
-		hold_device();
-	}
+	if (S.users++ == 0) S.initialised = true;
+	hold_device();
 	return end(NVML_SUCCESS);
 }
 
