@@ -74,8 +74,11 @@ func TestBus(t *testing.T) {
 	})
 	got, err := b.GPUs()
 	want := []gpu.BusGPU{
-		{PCIBusID: "00000000:1B:00.0", Driver: "nvidia"}, {PCIBusID: "00000000:2B:00.0", Driver: "vfio-pci"},
-		{PCIBusID: "00000000:3B:00.0"}, {PCIBusID: "00000000:4B:00.0", Driver: gpu.Excluded}, {PCIBusID: "00010000:01:00.0", Driver: "nvidia"},
+		{PCIBusID: "00000000:1B:00.0", Driver: "nvidia"},
+		{PCIBusID: "00000000:2B:00.0", Driver: "vfio-pci"},
+		{PCIBusID: "00000000:3B:00.0"},
+		{PCIBusID: "00000000:4B:00.0", Driver: gpu.Excluded},
+		{PCIBusID: "00010000:01:00.0", Driver: "nvidia"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("(-want +got, %v):\n%s", err, diff)
