@@ -21,6 +21,13 @@ type Node struct {
 	Unmatched       []Allocation `json:"unmatched,omitempty"`
 	WithoutPod      []string     `json:"withoutPod,omitempty"` // UUIDs of devices that no container holds
 	Topology        *Topology    `json:"topology,omitempty"`
+	Lacking         []Lack       `json:"lacking,omitempty"`
+}
+
+// Lack is lines of the agent's collectors file that have no value on the node.
+type Lack struct {
+	Fields []string `json:"fields"` // by their names in the file
+	Reason string   `json:"reason"`
 }
 
 // Up yields the devices whose values are fresh.
@@ -187,6 +194,25 @@ type Discovery struct {
 	Devices  []Found `json:"devices"`
 	Switches []int   `json:"switches"`
 	CPUs     []int   `json:"cpus"`
+
+	GPUs *Inventory `json:"gpus,omitempty"`
+}
+
+// Inventory is how many whole GPUs a node has by each source; nil: the source does not say.
+type Inventory struct {
+	Listed      *int    `json:"listed,omitempty"`      // by the GPU library
+	Bound       *int    `json:"bound,omitempty"`       // on the PCI bus with NVIDIA's driver
+	Allocatable *int    `json:"allocatable,omitempty"` // offered to pods by a device plugin
+	Missing     int     `json:"missing"`               // that the library should list and does not
+	PCI         []OnBus `json:"pci,omitempty"`
+}
+
+// OnBus is a GPU on a node's PCI bus. Driver is the kernel's, such as nvidia or vfio-pci;
+// excluded: NVIDIA's driver was told not to use it; empty: none.
+type OnBus struct {
+	PCIBusID string `json:"pciBusId"`
+	Driver   string `json:"driver,omitempty"`
+	Unlisted bool   `json:"unlisted,omitempty"`
 }
 
 // Found is the identity of a device.

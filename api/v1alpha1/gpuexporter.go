@@ -441,6 +441,9 @@ const (
 	ConditionObjectsApplied = "ObjectsApplied"
 	// ConditionCollectorsValid: the list of metrics is used. False: the last valid one is.
 	ConditionCollectorsValid = "CollectorsValid"
+	// ConditionFieldsGiven: no agent lacks a field of its collectors that only DCGM gives. It
+	// does not change Ready.
+	ConditionFieldsGiven = "FieldsGiven"
 	// ConditionNodesFound: at least one node has GPUs.
 	ConditionNodesFound = "NodesFound"
 )

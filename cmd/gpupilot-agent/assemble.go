@@ -67,6 +67,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 	if c.hostEngine == "" {
 		a.deps.DriverVersion = vendorlib.ModuleVersion
 	}
+	a.deps.Bus = c.bus(os.Getenv("NVIDIA_VISIBLE_DEVICES"))
 	a.close = func() {}
 	a.api.client, a.api.err = c.apiClient()
 	if _, _, ok := configMapName(c.configMap); ok && a.api.err != nil {
@@ -87,7 +88,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 		return nil, err
 	}
 	exporter := exposition.New(pages)
-	a.deps.Metrics, a.deps.WantsHealth = exporter, exporter.WantsHealth
+	a.deps.Metrics, a.deps.WantsHealth, a.deps.Lacking = exporter, exporter.WantsHealth, exporter.Lacking
 	a.deps.Publish = func(s *gpu.Snapshot, st agent.Stats, now time.Time) {
 		exporter.Update(s, exposition.Stats(st), now)
 	}
@@ -108,12 +109,32 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 		a.handler = tokenreview.New(a.api.client, log).Wrap(a.handler)
 	}
 	a.addLoop(a.agent.Run)
+	a.addLoop(a.followRelease)
 	a.addLoop(func(ctx context.Context) { a.followCollectors(ctx, source, exporter) })
 	a.addLoop(func(ctx context.Context) { c.intervalSource(log).follow(ctx, a.agent.SetInterval) })
 	return &a.program, nil
 }
 
 func (a *assembly) addLoop(run func(context.Context)) { a.loops = append(a.loops, run) }
+
+// followRelease releases the GPUs at SIGUSR1, and reads them again at SIGHUP.
+func (a *assembly) followRelease(ctx context.Context) {
+	orders := make(chan os.Signal, 1)
+	signal.Notify(orders, syscall.SIGUSR1, syscall.SIGHUP)
+	defer signal.Stop(orders)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-orders:
+			if s == syscall.SIGUSR1 {
+				a.agent.Release()
+			} else {
+				a.agent.Resume()
+			}
+		}
+	}
+}
 
 // followCollectors applies changed collectors until ctx is done. SIGHUP reads
 // them again.
@@ -152,7 +173,7 @@ func (a *assembly) addOwners() error {
 		if err != nil {
 			return err
 		}
-		a.deps.Owners = kubelet.Allocations
+		a.deps.Owners, a.deps.Offered = kubelet.Allocations, kubelet.Allocatable
 		a.close = func() { _ = kubelet.Close() }
 		if a.dra {
 			a.addClaims(kubelet.WithClaims())

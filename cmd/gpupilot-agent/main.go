@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if c.probe {
-		return c.runProbe(ctx, out)
+		return c.runProbe(out)
 	}
 	saveMemory(c.pprof)
 	log := c.logger(out)

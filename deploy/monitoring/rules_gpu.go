@@ -37,6 +37,13 @@ func lostAlerts() []alert {
 		}
 		return by("count", "cluster, node", by("group", byGPU, withNode(anyGPU.query("", wrap))))
 	}
+	counted := func(matchers string) string {
+		return by("max", "cluster, node", withNode("gpupilot_gpus_by_source"+braces(matchers)))
+	}
+	forgotten := "(\n" + indent(seen("30m")+"\n-\n"+seen("")) + "\n) > 0"
+	// What was never there since the agent started: the bus, or the device plugin, has more than the library.
+	never := "(\n" + indent(by("max", "cluster, node", withNode(`gpupilot_gpus_by_source{bound="nvidia"}`+"\nor\n"+`gpupilot_gpus_by_source{source="device_plugin"}`))+
+		"\n-\n"+counted(`source="library"`)) + "\n) > 0"
 	return []alert{
 		{
 			name: "GPULost", expr: unread, hold: "1m", severity: critical, runbook: "gpu-lost",
@@ -45,9 +52,9 @@ func lostAlerts() []alert {
 		},
 		{
 			name: "GPUMissing", hold: "5m", severity: critical, runbook: "gpu-lost",
-			expr:        "(\n" + indent(seen("30m")+"\n-\n"+seen("")) + "\n) > 0\nunless on (cluster, node)\n" + unread,
-			summary:     "Node {{ $labels.node }} shows {{ $value }} GPUs fewer than before",
-			description: "Node {{ $labels.node }} has {{ $value }} GPUs fewer than in the last 30 minutes, and its exporter answers. A GPU was lost, or was taken away on purpose.",
+			expr:        "(\n" + indent(never+"\nor\n"+forgotten) + "\n)\nunless on (cluster, node)\n" + unread,
+			summary:     "Node {{ $labels.node }} shows {{ $value }} GPUs fewer than it should",
+			description: "Node {{ $labels.node }} has {{ $value }} GPUs fewer than on its PCI bus, than its device plugin offers, or than in the last 30 minutes, and its exporter answers. A GPU was lost, did not start with the driver, or was taken away on purpose.",
 		},
 	}
 }

@@ -20,7 +20,9 @@ type Health struct {
 // NodeHealth is the health of a node's GPUs.
 type NodeHealth struct {
 	BackendDown bool // the backend cannot enumerate GPUs
+	Released    bool // the agent reads no GPU, because it was asked to
 	GPUs        []Health
+	Counts      *GPUCounts // nil: unknown
 }
 
 // Fault is a reason to give a GPU no more work. Reason is one word in
@@ -30,6 +32,7 @@ type Fault struct{ Reason, Message string }
 // The reasons of faults. They are public: do not rename them.
 const (
 	FaultLost     = "GPULost"
+	FaultMissing  = "GPUMissing"
 	FaultRowRemap = "RowRemapFailure"
 	FaultXID      = "XIDError"
 )
@@ -71,7 +74,34 @@ func (n *NodeHealth) Faults(now time.Time) (out []Fault) {
 	for i := range n.GPUs {
 		out = append(out, n.GPUs[i].Faults(now)...)
 	}
+	if n.missing() > 0 {
+		out = append(out, Fault{FaultMissing, n.Counts.sentence()})
+	}
 	return out
+}
+
+// missing returns how many GPUs the node should have that are not listed, without those
+// that are reported as down: they may not be listed either.
+func (n *NodeHealth) missing() int {
+	missing := n.Counts.Missing()
+	for i := range n.GPUs {
+		if n.GPUs[i].Down && IsWhole(n.GPUs[i].UUID) {
+			missing--
+		}
+	}
+	return missing
+}
+
+// sentence says what the sources say.
+func (c *GPUCounts) sentence() string {
+	text := fmt.Sprintf("the GPU library lists %d GPUs", c.Listed)
+	if c.Bound > c.Listed {
+		text += fmt.Sprintf(", the PCI bus has %d with NVIDIA's driver", c.Bound)
+	}
+	if c.Allocatable > c.Listed {
+		text += fmt.Sprintf(", the device plugin offers %d", c.Allocatable)
+	}
+	return text
 }
 
 // IsLost reports whether faults of a node, as the messages of its condition, say that this GPU is lost,

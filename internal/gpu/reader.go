@@ -11,6 +11,8 @@ var (
 	// ErrNoDriver: the library can be loaded, but the driver is not loaded. It
 	// may be later.
 	ErrNoDriver = errors.New("GPU driver not loaded")
+	// ErrReleased: the library is closed, because somebody asked for it.
+	ErrReleased = errors.New("the GPUs are released on request")
 	// ErrReplaced: the loaded driver has another version than the library. It is
 	// an ErrNoDriver too.
 	ErrReplaced error = replaced{}
@@ -53,6 +55,15 @@ type Reader interface {
 	XIDs(uuid string) []XIDCount
 	// Close ends the reader's goroutines and closes the library.
 	Close() error
+}
+
+// Releaser is a Reader that can let go of the devices.
+type Releaser interface {
+	// Release closes the library, so that no file of a device is open, and ends the
+	// reader's goroutines. An error says that a call still hangs in the library. Reads
+	// fail until the next call of Devices, which opens the library again. What was
+	// counted stays.
+	Release() error
 }
 
 // Passer is a Reader that also reads fields of DCGM that are not in the table, by

@@ -2,6 +2,30 @@
 
 package gpu
 
+import "strings"
+
+// Lack is lines of a collectors file that have no value on a node, by their names in the
+// file, and the one reason for that.
+type Lack struct {
+	Reason string
+	Fields []string
+}
+
+// The parts of reasons from which NeedsDCGM concludes.
+const (
+	NoProfilingByNVML = "NVML gives profiling fields from Hopper on"
+	UnreadByNVML      = "not read through NVML"
+	RefusedByDCGM     = "DCGM does not give it for this device"
+	UnaskedOfDCGM     = "DCGM has not been asked yet"
+)
+
+// NeedsDCGM reports whether DCGM may give the fields, and could not be asked. What NVML was
+// asked for and refused, DCGM does not give either: it asks NVML.
+func (l *Lack) NeedsDCGM() bool {
+	only := strings.HasPrefix(l.Reason, NoProfilingByNVML) || strings.HasPrefix(l.Reason, UnreadByNVML)
+	return only && !strings.Contains(l.Reason, RefusedByDCGM) && !strings.Contains(l.Reason, UnaskedOfDCGM)
+}
+
 // Reasons explains why a device lacks wanted fields. The profiling fields may
 // have another reason: see Profiler.
 type Reasons struct {

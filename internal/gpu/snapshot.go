@@ -2,7 +2,10 @@
 
 package gpu
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Device identifies a GPU or MIG instance. It does not change while the device
 // exists.
@@ -83,6 +86,7 @@ type Snapshot struct {
 	PartsErr  error
 
 	Collectors []CollectorState // the state of each collector
+	Inventory  *Inventory       // nil: nothing is known
 
 	// OwnersTime is the time of the kubelet's last answer; zero if there was
 	// none. OwnersErr is why the last request failed.
@@ -99,6 +103,9 @@ type Snapshot struct {
 	Pods    map[PodName]Pod
 	PodsErr error
 }
+
+// Released reports whether the GPUs are released: whether they can be read is unknown.
+func (s *Snapshot) Released() bool { return errors.Is(s.Err, ErrReleased) }
 
 // Up reports whether the backend enumerates GPUs and, if there are any, the
 // last read of at least one succeeded.

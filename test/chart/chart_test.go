@@ -457,6 +457,9 @@ func TestNotes(t *testing.T) {
 	f("", "WARNING", false)
 	f("gpuExporter: {enabled: false}", "kubectl get gpuexporter", false)
 	f("viewer: {enabled: false}", "create token", false)
+	f("", "docs/dcgm-exporter.md#profiling-metrics-before-hopper", true)
+	f("gpuExporter: {enabled: false}", "#profiling-metrics-before-hopper", false)
+	f("gpuExporter: {spec: {dcgm: {hostEngine: 'a:5555'}}}", "#profiling-metrics-before-hopper", false)
 	f("controller: {pageAuth: none}", "WARNING: controller.pageAuth is none", true)
 	f("ingress: {enabled: true, hosts: [gpu.example.com]}", "open https://gpu.example.com and paste the token", true)
 	f("ingress: {enabled: true, hosts: [gpu.example.com]}", "port-forward", false)
@@ -569,4 +572,27 @@ func TestHelmTest(t *testing.T) {
 	const check = "--check=http://gpupilot-controller." + namespace + ":8080"
 	f("", check, "--register-apis=true", "--external-metrics=false")
 	f("{customMetrics: {enabled: false}, externalMetrics: {enabled: true}, ports: {page: 18080}}", check, "--register-apis=false", "--external-metrics=true")
+}
+
+// The values of docs/dcgm-exporter.md for a host engine render: the GPUExporter has its address and the image with libdcgm,
+// and the policies let the controller run that image.
+func TestValuesForAHostEngine(t *testing.T) {
+	b, err := os.ReadFile(root + "/docs/dcgm-exporter.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(b), "```yaml\ngpuExporter:\n")
+	text, _, end := strings.Cut(text, "```")
+	if !ok || !end {
+		t.Fatal("docs/dcgm-exporter.md has no values of the chart")
+	}
+	o := mustRender(t, "gpuExporter:\n"+text)
+	for object, want := range map[string]string{"GPUExporter/default": "dcgm:map[hostEngine:$(HOST_IP):5555]", "Deployment/gpupilot-controller": "value:registry.example/gpupilot-agent-dcgm:v0.1.0"} {
+		if spec := fmt.Sprint(o.get(t, object, "spec")); !strings.Contains(spec, want) {
+			t.Errorf("%s lacks %s: %s", object, want, spec)
+		}
+	}
+	if policy := fmt.Sprint(o.get(t, "ValidatingAdmissionPolicy/gpupilot-controller-daemonsets", "spec|variables")); !strings.Contains(policy, "registry.example/gpupilot-agent-dcgm") {
+		t.Errorf("the policy does not allow the image: %s", policy)
+	}
 }

@@ -4,6 +4,7 @@ package gpuexporter
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,6 +35,14 @@ type asked struct {
 }
 
 func (a *asked) well() bool { return a.err == nil && a.report.Error == "" && a.report.Down == 0 }
+
+// lacks are the lines of the collectors file that only DCGM may give.
+func (a *asked) lacks() []string {
+	if a.report == nil {
+		return nil
+	}
+	return a.report.Lacks
+}
 
 // askLoop asks the agents until ctx is done.
 func (k *Keeper) askLoop(ctx context.Context) {
@@ -75,10 +84,11 @@ func (k *Keeper) askAll(ctx context.Context, now time.Time) (changed bool) {
 			report, err := k.deps.Ask(ctx, agents[i].URL)
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			if last == nil || last.well() != (err == nil && report.Error == "" && report.Down == 0) {
+			answer := &asked{now, report, err}
+			if last == nil || last.well() != answer.well() || !slices.Equal(last.lacks(), answer.lacks()) {
 				changed = true
 			}
-			k.reports[agents[i].Pod] = &asked{now, report, err}
+			k.reports[agents[i].Pod] = answer
 		})
 	}
 	all.Wait()

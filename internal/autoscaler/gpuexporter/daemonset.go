@@ -80,8 +80,13 @@ func podSpec(e *v1alpha1.GPUExporter, s Settings) corev1.PodSpec {
 	for _, secret := range e.Spec.ImagePullSecrets {
 		p.ImagePullSecrets = append(p.ImagePullSecrets, corev1.LocalObjectReference{Name: secret.Name})
 	}
+	p.Affinity = nodeAffinity([]corev1.NodeSelectorTerm{{MatchExpressions: unpaused()}})
 	if e.Spec.Discovery != v1alpha1.DiscoveryNone {
-		p.Affinity = nodeAffinity(terms())
+		found := terms()
+		for i := range found {
+			found[i].MatchExpressions = append(found[i].MatchExpressions, unpaused()...)
+		}
+		p.Affinity = nodeAffinity(found)
 	}
 	volumes, mounts := volumes(e)
 	p.Volumes = volumes
@@ -97,6 +102,19 @@ func podSpec(e *v1alpha1.GPUExporter, s Settings) corev1.PodSpec {
 	}
 	p.Containers = []corev1.Container{c}
 	return p
+}
+
+// unpaused are the requirements that no manager of NVIDIA's GPU Operator has paused what uses
+// the GPUs of a node, for a change of MIG instances or of the driver. The managers set these
+// labels where they are true, and each label may be false or absent for another reason.
+func unpaused() (out []corev1.NodeSelectorRequirement) {
+	for _, operand := range []string{"dcgm-exporter", "device-plugin"} {
+		out = append(out, corev1.NodeSelectorRequirement{
+			Key: "nvidia.com/gpu.deploy." + operand, Operator: corev1.NodeSelectorOpNotIn,
+			Values: []string{"paused-for-driver-upgrade", "paused-for-mig-change"},
+		})
+	}
+	return out
 }
 
 func nodeAffinity(terms []corev1.NodeSelectorTerm) *corev1.Affinity {

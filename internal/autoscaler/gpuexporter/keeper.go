@@ -41,6 +41,8 @@ type Report struct {
 	Error  string         // why no GPU can be read; empty: some can be, or there is none
 	Models map[string]int // GPUs by model; a MIG instance is part of its GPU
 	Down   int            // devices that cannot be read
+	Lacks  []string       // lines of the collectors file that only DCGM may give here, and that have no value
+	Why    string         // of Lacks
 }
 
 // Event is a Kubernetes Event about a GPUExporter.

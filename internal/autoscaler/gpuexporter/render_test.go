@@ -16,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
@@ -274,4 +276,41 @@ func TestProbesResult(t *testing.T) {
 	f(0, false, end(0, "gpus=many"), nil)
 	f(0, false, end(0, "8"), nil)
 	f(0, false, end(0, "gpus=-1"), nil)
+}
+
+// No agent runs on a node that a manager of NVIDIA's GPU Operator has paused, with every way of discovery. Labels that are
+// absent, true, or false for another reason do not matter.
+func TestPausedNodes(t *testing.T) {
+	for _, discovery := range []v1alpha1.Discovery{"", v1alpha1.DiscoveryProbe, v1alpha1.DiscoveryNone} {
+		e := &v1alpha1.GPUExporter{}
+		e.Spec.Discovery = discovery
+		p := podSpec(e, Settings{})
+		f := func(node labels.Set, want bool) {
+			t.Helper()
+			node["nvidia.com/gpu.present"] = "true"
+			got := false
+			for _, term := range p.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+				all := true
+				for _, x := range term.MatchExpressions {
+					r, err := labels.NewRequirement(x.Key, selection.Operator(strings.ToLower(string(x.Operator))), x.Values)
+					if x.Operator == corev1.NodeSelectorOpNotIn {
+						r, err = labels.NewRequirement(x.Key, selection.NotIn, x.Values)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					all = all && r.Matches(node)
+				}
+				got = got || all
+			}
+			if got != want {
+				t.Errorf("discovery %q: an agent on a node with %v: %v", discovery, node, got)
+			}
+		}
+		f(labels.Set{}, true)
+		f(labels.Set{"nvidia.com/gpu.deploy.dcgm-exporter": "true", "nvidia.com/gpu.deploy.device-plugin": "true"}, true)
+		f(labels.Set{"nvidia.com/gpu.deploy.dcgm-exporter": "false", "nvidia.com/gpu.deploy.device-plugin": "true"}, true)
+		f(labels.Set{"nvidia.com/gpu.deploy.dcgm-exporter": "paused-for-mig-change", "nvidia.com/gpu.deploy.device-plugin": "paused-for-mig-change"}, false)
+		f(labels.Set{"nvidia.com/gpu.deploy.dcgm-exporter": "false", "nvidia.com/gpu.deploy.device-plugin": "paused-for-driver-upgrade"}, false)
+	}
 }

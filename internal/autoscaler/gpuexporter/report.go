@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 )
@@ -59,6 +60,10 @@ func parseReport(r io.Reader) (*Report, error) {
 				ParentUUID string `json:"parentUuid"`
 			} `json:"mig"`
 		} `json:"devices"`
+		Lacking []struct {
+			Fields []string `json:"fields"`
+			Reason string   `json:"reason"`
+		} `json:"lacking"`
 	}
 	if err := json.NewDecoder(r).Decode(&doc); err != nil {
 		return nil, errors.New("the agent's answer cannot be decoded")
@@ -79,13 +84,33 @@ func parseReport(r io.Reader) (*Report, error) {
 		seen[whole] = true
 		report.Models[model]++
 	}
+	for _, l := range doc.Lacking {
+		lack := gpu.Lack{Reason: l.Reason, Fields: l.Fields}
+		if !lack.NeedsDCGM() {
+			continue
+		}
+		report.Why = bounded(l.Reason)
+		for _, f := range l.Fields {
+			if len(report.Lacks) < maxLacks && isField(f) {
+				report.Lacks = append(report.Lacks, f)
+			}
+		}
+	}
 	return report, nil
+}
+
+// isField reports whether the text can be a field's name.
+func isField(s string) bool {
+	return s != "" && len(s) <= maxModelName && !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	})
 }
 
 // The bounds of what an agent may put into a status.
 const (
 	maxModels    = 16 // of a node
 	maxModelName = 128
+	maxLacks     = 64
 )
 
 func bounded(s string) string {

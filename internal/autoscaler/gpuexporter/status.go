@@ -28,6 +28,8 @@ const (
 	reasonValid          = "Valid"
 	reasonInvalid        = "InvalidCollectors"
 	reasonNotFound       = "CollectorsNotFound"
+	reasonGiven          = "Given"
+	reasonNotGiven       = "NeedDCGM"
 	reasonFound          = "Found"
 	reasonNoNode         = "NoGPUNode"
 	reasonProbing        = "Probing"
@@ -44,7 +46,8 @@ const (
 
 const (
 	maxProblems = 32
-	maxMessage  = 400 // bytes of a problem's message
+	maxMessage  = 400  // bytes of a problem's message
+	maxGiven    = 1200 // bytes of the message of FieldsGiven, which names nodes and fields
 	// startGrace is how long a pod may take to start without being a problem.
 	startGrace = 60 * time.Second
 )
@@ -107,6 +110,7 @@ func makeStatus(before *v1alpha1.GPUExporterStatus, o *observed) v1alpha1.GPUExp
 	}{
 		{v1alpha1.ConditionObjectsApplied, o.applied},
 		{v1alpha1.ConditionCollectorsValid, o.collectors},
+		{v1alpha1.ConditionFieldsGiven, given(o.pods)},
 		{v1alpha1.ConditionNodesFound, found},
 		{v1alpha1.ConditionExporterReady, readiness(&s, o, found)},
 	} {
@@ -138,6 +142,36 @@ func readiness(s *v1alpha1.GPUExporterStatus, o *observed, found condition) cond
 		return o.collectors
 	}
 	return condition{true, reasonReady, fmt.Sprintf("%d agents are ready", s.ReadyAgents)}
+}
+
+// given returns the condition FieldsGiven: which nodes lack what only DCGM may give. It does
+// not change Ready: the other fields are there.
+func given(pods []podState) condition {
+	const most = 8 // nodes that are named
+	var nodes, fields []string
+	why := ""
+	for i := range pods {
+		r := pods[i].report
+		if r == nil || len(r.Lacks) == 0 {
+			continue
+		}
+		nodes, why = append(nodes, pods[i].node), r.Why
+		for _, f := range r.Lacks {
+			if !slices.Contains(fields, f) {
+				fields = append(fields, f)
+			}
+		}
+	}
+	if len(nodes) == 0 {
+		return condition{true, reasonGiven, "no agent lacks a field of its collectors that only DCGM gives"}
+	}
+	slices.Sort(nodes)
+	slices.Sort(fields)
+	named := strings.Join(nodes[:min(len(nodes), most)], ", ")
+	if len(nodes) > most {
+		named += ", …"
+	}
+	return condition{false, reasonNotGiven, excerpt.Of(fmt.Sprintf("%d nodes (%s) do not give %s: %s", len(nodes), named, strings.Join(fields, ", "), why), maxGiven)}
 }
 
 func countGPUs(s *v1alpha1.GPUExporterStatus, pods []podState) {

@@ -58,6 +58,28 @@ func TestStatusCountsGPUsByModel(t *testing.T) {
 	}
 }
 
+// FieldsGiven names the nodes and the fields that only DCGM gives, and does not change Ready.
+func TestFieldsGiven(t *testing.T) {
+	f := func(status metav1.ConditionStatus, says string, pods ...podState) {
+		t.Helper()
+		s := makeStatus(&v1alpha1.GPUExporterStatus{}, fleet(int32(len(pods)), pods...))
+		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionFieldsGiven)
+		if c == nil || c.Status != status || !strings.Contains(c.Message, says) || len(c.Message) > maxGiven || !meta.IsStatusConditionTrue(s.Conditions, "Ready") {
+			t.Errorf("%+v, want %s and %q", s.Conditions, status, says)
+		}
+	}
+	lacks := func(node string, fields ...string) podState {
+		return agent(node, func(p *podState) { p.report = &Report{Lacks: fields, Why: "no libdcgm"} })
+	}
+	f(metav1.ConditionTrue, "no agent lacks", agent("n1", nil), agent("n2", func(p *podState) { p.report = nil }))
+	f(metav1.ConditionFalse, "2 nodes (n1, n3) do not give A, B, C: no libdcgm", lacks("n3", "B", "C"), agent("n2", nil), lacks("n1", "A", "B"))
+	var many []podState
+	for i := range 200 {
+		many = append(many, lacks(fmt.Sprint("node-with-a-long-name-", i), strings.Repeat("A", 100)+fmt.Sprint(i)))
+	}
+	f(metav1.ConditionFalse, "200 nodes (node-with-a-long-name-0, ", many...)
+}
+
 func TestReadySaysWhatIsWrong(t *testing.T) {
 	f := func(reason, message string, o *observed) {
 		t.Helper()

@@ -17,6 +17,8 @@ import (
 const (
 	reasonHealthy = "GPUsHealthy"
 	reasonSilent  = "AgentSilent"
+
+	reasonReleased = "GPUsReleased"
 )
 
 const (
@@ -52,6 +54,11 @@ func (h *history) condition(report *gpu.NodeHealth, err error, now time.Time) (c
 		return cond, true
 	}
 	h.silent = 0
+	if report.Released {
+		cond.Status, cond.Reason = corev1.ConditionUnknown, reasonReleased
+		cond.Message = "the agent was asked to release the GPUs of this node, so their health is unknown"
+		return cond, true
+	}
 	faults := h.withoutTransients(report).Faults(now)
 	if len(faults) == 0 {
 		cond.Status, cond.Reason, cond.Message = corev1.ConditionTrue, reasonHealthy, "no GPU of this node has a fault"
@@ -97,6 +104,13 @@ func (h *history) withoutTransients(report *gpu.NodeHealth) *gpu.NodeHealth {
 	if report.BackendDown {
 		down[node] = h.down[node] + 1
 		out.BackendDown = down[node] >= downChecks
+	}
+	const missing = "missing" // likewise: the GPUs that were never listed
+	if report.Counts.Missing() > 0 {
+		down[missing] = h.down[missing] + 1
+		if down[missing] >= downChecks {
+			out.Counts = report.Counts
+		}
 	}
 	h.down = down
 	return out

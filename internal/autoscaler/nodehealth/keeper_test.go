@@ -178,6 +178,51 @@ func TestLostGPUs(t *testing.T) {
 	w.is("another agent", corev1.ConditionTrue, reasonHealthy, "no GPU")
 }
 
+// A GPU that no agent ever listed is missing where the bus or the device plugin has it. A
+// single check may fall between two reads.
+func TestGPUsThatWereNeverListed(t *testing.T) {
+	w := newWard(t)
+	report := func(listed, bound, allocatable int) {
+		w.report = func() (*gpu.NodeHealth, error) {
+			h := gpuDevices("GPU-0")
+			h.Counts = &gpu.GPUCounts{Listed: listed, Bound: bound, Allocatable: allocatable}
+			return h, nil
+		}
+	}
+	report(1, 1, 1)
+	w.check(3)
+	w.is("all", corev1.ConditionTrue, reasonHealthy, "")
+	report(1, 2, -1)
+	w.check(1)
+	w.is("once", corev1.ConditionTrue, reasonHealthy, "")
+	w.check(1)
+	w.is("one never listed", corev1.ConditionFalse, gpu.FaultMissing, "the GPU library lists 1 GPUs, the PCI bus has 2 with NVIDIA's driver")
+	w.recorded("one never listed", "Warning GPUMissing")
+	report(2, 2, 2)
+	w.check(1)
+	w.is("it came", corev1.ConditionTrue, reasonHealthy, "")
+	report(2, 2, 3)
+	w.check(2)
+	w.is("the device plugin has one more", corev1.ConditionFalse, gpu.FaultMissing, "the device plugin offers 3")
+	report(-1, -1, -1)
+	w.check(1)
+	w.is("unknown", corev1.ConditionTrue, reasonHealthy, "")
+}
+
+// A node whose GPUs were released on request has no fault, and no health.
+func TestReleasedGPUs(t *testing.T) {
+	w := newWard(t)
+	w.report = func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0", "GPU-1"), nil }
+	w.check(1)
+	w.report = func() (*gpu.NodeHealth, error) { return &gpu.NodeHealth{Released: true}, nil }
+	w.check(4)
+	w.is("released", corev1.ConditionUnknown, reasonReleased, "was asked to release")
+	w.report = func() (*gpu.NodeHealth, error) { return gpuDevices("GPU-0", "GPU-1"), nil }
+	w.check(1)
+	w.is("read again", corev1.ConditionTrue, reasonHealthy, "")
+	w.recorded("a release")
+}
+
 // Nothing is known of a node whose agent is silent for minutes; what was known
 // stands until then.
 func TestSilentAgent(t *testing.T) {

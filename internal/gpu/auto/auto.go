@@ -26,6 +26,7 @@ type First interface {
 	gpu.LinkReader
 	gpu.TopologyReader
 	gpu.Passer
+	gpu.Releaser
 }
 
 // Second reads the fields that the first does not give: DCGM.
@@ -65,6 +66,8 @@ type Reader struct {
 	passed  []gpu.FieldID    // those that the second reads
 	devices []gpu.Device     // of the first
 	closed  bool
+
+	released bool // Release was called after the last Devices
 }
 
 var (
@@ -92,6 +95,9 @@ func New(cfg Config) *Reader {
 
 // Devices enumerates the first reader's devices.
 func (r *Reader) Devices() ([]gpu.Device, error) {
+	r.mu.Lock()
+	r.released = false
+	r.mu.Unlock()
 	devices, err := r.First.Devices()
 	if len(devices) > 0 {
 		r.mu.Lock()
@@ -241,7 +247,7 @@ func (r *Reader) unsupported(uuid string) gpu.FieldSet {
 // open opens the second reader unless it is open, or was useless a short time
 // ago. The caller holds r.mu.
 func (r *Reader) open() *second {
-	if r.second == nil && !r.closed && !time.Now().Before(r.retry) {
+	if r.second == nil && !r.closed && !r.released && !time.Now().Before(r.retry) {
 		reader := r.cfg.Open(r.instanceUUID)
 		reader.Pass(r.passed)
 		r.second = startSecond(reader, r.enumerated)
@@ -254,6 +260,9 @@ func (r *Reader) open() *second {
 func (r *Reader) enumerated(s *second) (stop bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.second != s { // released
+		return true
+	}
 	why, noLibrary := s.closeReason(r.needs, r.parts || len(r.passed) > 0, r.prof)
 	if why == "" {
 		return r.closed
@@ -279,6 +288,21 @@ func (r *Reader) instanceUUID(parent string, gpuInstance, computeInstance int) s
 		}
 	}
 	return ""
+}
+
+// Release releases both readers. After the next call of Devices, the second is opened again
+// when it is needed. See gpu.Releaser.
+func (r *Reader) Release() error {
+	r.mu.Lock()
+	s := r.second
+	r.released = true
+	r.second, r.retry, r.again = nil, time.Time{}, 0
+	r.mu.Unlock()
+	var err error
+	if s != nil && !s.close() {
+		err = errors.New("calls still hang in DCGM")
+	}
+	return errors.Join(err, r.First.Release())
 }
 
 // Close closes both readers.

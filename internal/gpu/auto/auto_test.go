@@ -38,6 +38,8 @@ type fake struct {
 	has     []gpu.FieldID // fields outside of the table, of the first
 	refuses string        // the GPU that does not give the passed fields
 	passed  []gpu.FieldID // every other GPU gives them
+
+	releases int
 }
 
 func (f *fake) set(do func()) {
@@ -122,6 +124,11 @@ func (f *fake) Pass(ids []gpu.FieldID) (others []gpu.FieldID) {
 		}
 	}
 	return others
+}
+
+func (f *fake) Release() error {
+	f.set(func() { f.releases++ })
+	return nil
 }
 
 func (f *fake) Close() error {
@@ -337,7 +344,7 @@ func TestReasons(t *testing.T) {
 		}
 		f(bar1, "not asked")
 		p.fields(t, "GPU-1", eccMode)
-		f(eccMode, "refused; "+notAsked)
+		f(eccMode, "refused; "+gpu.UnaskedOfDCGM)
 		gate := make(chan struct{})
 		p.second.set(func() { p.second.gate = gate })
 		p.fields(t, "GPU-1", eccMode, bar1)
@@ -555,6 +562,31 @@ func TestPartsWithoutLibrary(t *testing.T) {
 		}
 		if _, err := p.ReadParts(gpu.AllPartFields(), nil); !strings.Contains(err.Error(), "library") || errors.Is(err, errOpening) {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// A release closes DCGM and releases NVML. A read that was still in NVML does not open DCGM again: the next enumeration allows
+// that.
+func TestRelease(t *testing.T) {
+	bubble(t, func(t *testing.T, p *pair) {
+		for i := range 2 {
+			p.fields(t, "GPU-0", gpu.SMActive)
+			synctest.Wait()
+			if p.second.opened != i+1 || p.second.closed != i {
+				t.Fatalf("%d: DCGM was opened %d times, closed %d times", i, p.second.opened, p.second.closed)
+			}
+			if err := p.Release(); err != nil {
+				t.Fatal(err)
+			}
+			p.fields(t, "GPU-0", gpu.SMActive)
+			synctest.Wait()
+			if p.second.opened != i+1 || p.second.closed != i+1 || p.first.releases != i+1 {
+				t.Errorf("%d: DCGM was opened %d times, closed %d times; NVML was released %d times", i, p.second.opened, p.second.closed, p.first.releases)
+			}
+			if _, err := p.Devices(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

@@ -8,9 +8,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// notAsked is the reason for missing fields before DCGM is opened.
-const notAsked = "DCGM has not been asked yet"
-
 // NoProfiling returns why neither reader gives the device's profiling fields.
 func (r *Reader) NoProfiling(uuid string) string {
 	first := r.First.NoProfiling(uuid)
@@ -43,11 +40,11 @@ func (r *Reader) Reasons(uuid string) gpu.Reasons {
 	if r.second != nil {
 		why = r.second.noFields(uuid)
 	} else {
-		why = cmp.Or(why, notAsked)
+		why = cmp.Or(why, gpu.UnaskedOfDCGM)
 	}
 	if inputs := [3]string{first.Refused, first.Unasked, why}; n.inputs != inputs {
 		n.inputs = inputs
-		n.reasons = gpu.Reasons{Asked: first.Asked, Refused: first.Refused + "; " + why, Unasked: "not read through NVML; " + why}
+		n.reasons = gpu.Reasons{Asked: first.Asked, Refused: first.Refused + "; " + why, Unasked: gpu.UnreadByNVML + "; " + why}
 	}
 	n.reasons.Asked = first.Asked
 	return n.reasons

@@ -97,14 +97,17 @@ func (s *second) enumerate() {
 	}
 }
 
-// close ends the goroutine. It abandons a goroutine that hangs in the library.
-func (s *second) close() {
+// close ends the goroutine. It abandons a goroutine that hangs in the library, and reports
+// whether the reader is closed.
+func (s *second) close() bool {
 	s.once.Do(func() { close(s.stop) })
 	timer := time.NewTimer(closePatience)
 	defer timer.Stop()
 	select {
 	case <-s.done:
+		return true
 	case <-timer.C:
+		return false
 	}
 }
 

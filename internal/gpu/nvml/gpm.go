@@ -135,7 +135,7 @@ func (d *device) noProfiling() string {
 	case !d.ses.gpm || d.MIG != nil && !d.ses.gpmMIG:
 		return "this NVML has no GPM"
 	case d.gpm.absent.Load():
-		return "NVML gives profiling fields from Hopper on"
+		return gpu.NoProfilingByNVML
 	}
 	return ""
 }

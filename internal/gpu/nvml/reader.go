@@ -66,7 +66,7 @@ func (r *Reader) Reasons(uuid string) gpu.Reasons {
 	}
 	w := gpu.Reasons{
 		Asked: d.ses.asks, Refused: "NVML does not give it for this GPU and driver",
-		Unasked: "not read through NVML; DCGM may give it (--backend auto or dcgm)",
+		Unasked: gpu.UnreadByNVML + "; DCGM may give it (--backend auto or dcgm)",
 	}
 	if d.MIG != nil {
 		w.Refused = "NVML does not give it for a MIG instance"

@@ -19,23 +19,12 @@ func moduleVersion(sys string) string { return read(filepath.Join(sys, "module/n
 // DriverAway reports whether the machine has GPUs of NVIDIA, and no driver of NVIDIA is loaded.
 func DriverAway() bool { return driverAway(sys) }
 
-// The numbers of the PCI SIG: NVIDIA as a vendor, and the class of displays and GPUs.
-const (
-	nvidiaVendor = "0x10de"
-	displayClass = "0x03"
-)
-
 func driverAway(sys string) bool {
 	if moduleVersion(sys) != "" {
 		return false
 	}
-	devices, _ := filepath.Glob(filepath.Join(sys, "bus/pci/devices/*")) // the pattern is valid
-	for _, d := range devices {
-		if read(filepath.Join(d, "vendor")) == nvidiaVendor && strings.HasPrefix(read(filepath.Join(d, "class")), displayClass) {
-			return true
-		}
-	}
-	return false
+	gpus, _ := NewBus(sys).GPUs() // of a bus that cannot be read, nothing is known
+	return len(gpus) > 0
 }
 
 // read returns the text of a file of sysfs; empty if it cannot be read.

@@ -173,6 +173,19 @@ func (r *Reader[S, D]) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
+	return r.shut()
+}
+
+// Release closes the session as Close does. The next call of Devices opens another one. See
+// gpu.Releaser.
+func (r *Reader[S, D]) Release() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shut()
+}
+
+// shut closes the session; the caller holds r.mu.
+func (r *Reader[S, D]) shut() error {
 	r.known.Store(&devices[D]{})
 	if s := r.session.Swap(nil); s != nil {
 		return (*s).Shut()

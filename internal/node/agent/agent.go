@@ -39,6 +39,12 @@ type Deps struct {
 	// Owners lists the containers that hold devices; nil: devices have no
 	// owners.
 	Owners func(context.Context) ([]gpu.Allocation, error)
+	// Bus lists the GPUs on the PCI bus; nil, or nil returned: unknown. It is not
+	// called concurrently.
+	Bus func() []gpu.BusGPU
+	// Offered lists the ids of the GPUs that device plugins offer to pods; nil:
+	// unknown.
+	Offered func(context.Context) ([]gpu.DeviceID, error)
 	// Pods returns this node's pods as last received from the API server, and
 	// why they are not up to date. nil: pods are not read. It must not block.
 	Pods func() (map[gpu.PodName]gpu.Pod, error)
@@ -64,6 +70,9 @@ type Deps struct {
 	// DriverVersion returns the version of the loaded driver, empty if none is
 	// loaded; nil: it is not known. It must not block.
 	DriverVersion func() string
+	// Lacking returns which lines of the collectors file have no value in a
+	// snapshot; nil: unknown.
+	Lacking func(*gpu.Snapshot, time.Time) []gpu.Lack
 	// Metrics answers GET /metrics.
 	Metrics http.Handler
 	// Push sets the load of simulated GPUs; nil: nobody can.
@@ -86,6 +95,7 @@ type Agent struct {
 	passes   atomic.Bool   // the reader reads fields that are not in the table
 	interval atomic.Int64  // nanoseconds
 	repaced  chan struct{} // has a value after SetInterval; of capacity 1
+	orders   chan bool     // has true after Release, false after Resume; of capacity 1
 	lastTick atomic.Int64  // UnixNano of the end of the last tick; 0: no tick yet
 
 	lastWait atomic.Int64 // UnixNano of when the loop last looked for the first enumeration
@@ -95,7 +105,7 @@ type Agent struct {
 
 // New returns an agent that does nothing until Run.
 func New(cfg Config, deps Deps) *Agent {
-	a := &Agent{cfg: cfg, deps: deps, repaced: make(chan struct{}, 1)}
+	a := &Agent{cfg: cfg, deps: deps, repaced: make(chan struct{}, 1), orders: make(chan bool, 1)}
 	a.interval.Store(int64(cfg.Interval))
 	a.SetFields(cfg.Fields, cfg.Passed...)
 	return a

@@ -26,6 +26,14 @@ type Document struct {
 
 	WithoutPod []string     `json:"withoutPod,omitempty"` // UUIDs of devices that no container holds, with -k
 	Topology   *TopologyDoc `json:"topology,omitempty"`
+	Lacking    []LackDoc    `json:"lacking,omitempty"`
+}
+
+// LackDoc is lines of the collectors file that have no value on this node, by their names in
+// the file.
+type LackDoc struct {
+	Fields []string `json:"fields"`
+	Reason string   `json:"reason"`
 }
 
 // PartDoc is an NvSwitch, a NVLink, a CPU or a core.
@@ -180,6 +188,11 @@ func (a *Agent) document(s *gpu.Snapshot, now time.Time) Document {
 		}
 	}
 	d.Topology = topologyDoc(a.lastTopology.Load())
+	if a.deps.Lacking != nil {
+		for _, l := range a.deps.Lacking(s, now) {
+			d.Lacking = append(d.Lacking, LackDoc{l.Fields, l.Reason})
+		}
+	}
 	return d
 }
 

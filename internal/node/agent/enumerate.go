@@ -20,8 +20,12 @@ func (l *loop) enumerate(now time.Time) {
 	l.enumerating = true
 	l.nextEnumerate = now.Add(enumerateEvery)
 	go func() {
-		devices, err := l.deps.Reader.Devices()
-		l.enumerations <- enumeration{devices, err, now} // buffered
+		e := enumeration{asked: now}
+		if l.deps.Bus != nil {
+			e.onBus = l.deps.Bus()
+		}
+		e.devices, e.err = l.deps.Reader.Devices()
+		l.enumerations <- e // buffered
 	}()
 }
 
@@ -37,6 +41,9 @@ func (l *loop) enumerated(ctx context.Context, e enumeration, now time.Time) {
 	l.enumerating = false
 	l.collectors.done(ofDevices, e.asked, now.Sub(e.asked), e.err)
 	l.nextEnumerate = now.Add(enumerateEvery)
+	if l.released() {
+		return // another enumeration follows the release
+	}
 	if e.err != nil {
 		l.errors++
 	}
@@ -47,6 +54,7 @@ func (l *loop) enumerated(ctx context.Context, e enumeration, now time.Time) {
 		l.backoff = minBackoff
 	}
 	l.setBackend(e)
+	l.takeInventory(e)
 	l.judgeDriver(e, now)
 	// An empty list with an error does not mean that there are no devices.
 	if len(e.devices) > 0 || e.err == nil {

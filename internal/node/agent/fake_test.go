@@ -37,6 +37,35 @@ type reader struct {
 	parts     []gpu.PartSnapshot
 	partsErr  error
 	partsHang chan struct{}
+
+	onBus    []gpu.BusGPU
+	offered  []gpu.DeviceID
+	offerErr error
+	offers   int // requests
+
+	releases   []time.Time
+	releaseErr error
+}
+
+// Release makes reads fail until the next enumeration, as libraries do.
+func (r *reader) Release() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.releases = append(r.releases, time.Now())
+	return r.releaseErr
+}
+
+func (r *reader) bus() []gpu.BusGPU {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.onBus
+}
+
+func (r *reader) offer(context.Context) ([]gpu.DeviceID, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.offers++
+	return r.offered, r.offerErr
 }
 
 func gpus(n int) []gpu.Device {
@@ -214,6 +243,7 @@ func bubbleOver(t *testing.T, cfg Config, r *reader, seen gpu.Reader, owners fun
 		n.Agent = New(cfg, Deps{
 			Reader: seen, Owners: owners, Publish: n.publish, Fail: n.fail, DriverVersion: n.driverVersion,
 			Log: slog.New(slog.NewTextHandler(n, nil)), Metrics: http.NotFoundHandler(), WantsHealth: r.judge.Load,
+			Bus: r.bus, Offered: r.offer,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup

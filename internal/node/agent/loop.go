@@ -44,6 +44,7 @@ type enumeration struct {
 	devices []gpu.Device
 	err     error
 	asked   time.Time
+	onBus   []gpu.BusGPU // read before devices; nil: unknown
 }
 
 // loop is the tick loop's state; one goroutine owns it.
@@ -61,6 +62,8 @@ type loop struct {
 	partial       bool  // the last enumeration failed for some devices
 	unselected    bool  // it found devices, and none of them is selected
 	driver        driver
+	inventory     inventory
+	release       release
 
 	unmatched map[string]*unmatched // by resource
 	strayJobs map[string]bool       // the files of the job mapping that named no device, as logged
@@ -87,6 +90,8 @@ func newLoop(a *Agent) *loop {
 		sweeps:       make(chan *sweep),
 		enumerations: make(chan enumeration, 1),
 		answers:      make(chan answer, 1),
+		inventory:    inventory{answers: make(chan offers, 1)},
+		release:      release{finished: make(chan error, 1)},
 		backoff:      minBackoff,
 		backendErr:   errStarting,
 		unmatched:    map[string]*unmatched{},
@@ -156,6 +161,12 @@ func (l *loop) next(ctx context.Context, late <-chan time.Time) (isLate bool) {
 		l.enumerated(ctx, e, time.Now())
 	case a := <-l.answers:
 		l.answered(a)
+	case release := <-l.orders:
+		l.ordered(release, time.Now())
+	case err := <-l.release.finished:
+		l.releasedBy(err)
+	case o := <-l.inventory.answers:
+		l.offersAnswered(o)
 	case p := <-l.parts.answers:
 		l.partsAnswered(p)
 	}
@@ -166,12 +177,20 @@ func (l *loop) next(ctx context.Context, late <-chan time.Time) (isLate bool) {
 // publishes.
 func (l *loop) tick(ctx context.Context) {
 	now := time.Now()
+	if l.released() {
+		l.keepReleased(now)
+	}
+	if l.released() {
+		l.tickReleased(ctx, now)
+		return
+	}
 	if !now.Before(l.nextEnumerate) {
 		l.enumerate(now)
 	}
 	want := *l.fields.Load()
 	sweeps, asked := l.askDevices(ctx, now, want)
 	l.askTopology(now)
+	l.askOffers(ctx, now)
 	listing := l.askProcesses(ctx, now)
 	waitOwners := l.owners.ask(ctx, now, l.Interval(), l.deps.Owners, l.answers) && !l.owners.slow
 	waitParts := l.askParts(now, want)
@@ -182,6 +201,15 @@ func (l *loop) tick(ctx context.Context) {
 	}
 	l.await(ctx, now, func() bool { return waitOwners && l.owners.busy || waitParts && l.parts.busy || unread() })
 	l.await(ctx, now, func() bool { return slices.ContainsFunc(listing, func(w *processWorker) bool { return w.busy }) })
+	if ctx.Err() == nil {
+		l.publish(now)
+	}
+}
+
+// tickReleased is tick without reads of the GPUs.
+func (l *loop) tickReleased(ctx context.Context, now time.Time) {
+	waitOwners := l.owners.ask(ctx, now, l.Interval(), l.deps.Owners, l.answers) && !l.owners.slow
+	l.await(ctx, now, func() bool { return waitOwners && l.owners.busy })
 	if ctx.Err() == nil {
 		l.publish(now)
 	}
@@ -212,8 +240,8 @@ func (l *loop) publish(now time.Time) {
 		Time: now, Interval: l.Interval(), Backend: l.deps.Reader.Backend(), Err: l.backendErr,
 		Devices:    make([]gpu.DeviceSnapshot, len(l.workers)),
 		OwnersTime: l.owners.at, OwnersErr: l.owners.err,
-		Collectors: l.collectors.list(),
-		Parts:      l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
+		Collectors: l.collectors.list(), Inventory: l.inventory.now,
+		Parts: l.parts.list, PartsTime: l.parts.at, PartsErr: l.parts.err,
 	}
 	profiler, _ := l.deps.Reader.(gpu.Profiler)
 	explainer, _ := l.deps.Reader.(gpu.Explainer)
@@ -252,6 +280,10 @@ func (l *loop) publish(now time.Time) {
 // accept handles the result of a read.
 func (l *loop) accept(r reading) {
 	was := r.worker.snap.Err
+	if l.released() && r.err != nil { // it was in the library when that was closed
+		r.worker.asked = time.Time{}
+		return
+	}
 	r.worker.accept(r)
 	l.collectors.done(ofGPUs, r.asked, r.took, r.err)
 	if r.err != nil {

@@ -56,6 +56,8 @@ type DiscoveryDoc struct {
 	Devices  []FoundDoc `json:"devices"`
 	Switches []int      `json:"switches"` // ids of NvSwitches, if they are collected
 	CPUs     []int      `json:"cpus"`
+
+	GPUs *InventoryDoc `json:"gpus,omitempty"` // what the node should have, beside what is listed
 }
 
 // FoundDoc is the identity of a device.
@@ -264,7 +266,7 @@ func (v view) topology() (any, error) {
 }
 
 func (v view) discovery() (any, error) {
-	doc := DiscoveryDoc{Devices: []FoundDoc{}, Switches: []int{}, CPUs: []int{}}
+	doc := DiscoveryDoc{Devices: []FoundDoc{}, Switches: []int{}, CPUs: []int{}, GPUs: inventoryDoc(v.Inventory)}
 	for i := range v.Devices {
 		d := &v.Devices[i]
 		doc.Devices = append(doc.Devices, FoundDoc{d.Index, d.UUID, d.PCIBusID, d.Model, migDoc(d.MIG)})

@@ -41,30 +41,35 @@ func (l *lacking) look(c *Collectors, s *gpu.Snapshot, now time.Time, log *slog.
 	}
 	l.logged = true
 	for _, group := range lacks(c, s, now) {
-		log.Warn("fields of the collectors have no value on this node", "fields", strings.Join(group.names, ","), "reason", group.reason)
+		log.Warn("fields of the collectors have no value on this node", "fields", strings.Join(group.Fields, ","), "reason", group.Reason)
 	}
 }
 
-// lackGroup is lines of the collectors file that lack a value for one reason, by their names
-// in the file.
-type lackGroup struct {
-	reason string
-	names  []string
+// Lacking returns which lines of the collectors file have no value in s; none before that is
+// known.
+func (e *Exporter) Lacking(s *gpu.Snapshot, now time.Time) []gpu.Lack {
+	e.mu.Lock()
+	known, c := e.lacking.logged, e.r.cfg.Collectors
+	e.mu.Unlock()
+	if !known {
+		return nil
+	}
+	return lacks(&c, s, now)
 }
 
 // lacks returns the fields that no fresh device and no part gives.
-func lacks(c *Collectors, s *gpu.Snapshot, now time.Time) (groups []lackGroup) {
+func lacks(c *Collectors, s *gpu.Snapshot, now time.Time) (groups []gpu.Lack) {
 	add := func(name string, id gpu.FieldID) {
 		reason := lackOf(id, s, now)
 		if reason == "" {
 			return
 		}
-		at := slices.IndexFunc(groups, func(g lackGroup) bool { return g.reason == reason })
+		at := slices.IndexFunc(groups, func(g gpu.Lack) bool { return g.Reason == reason })
 		if at < 0 {
 			at = len(groups)
-			groups = append(groups, lackGroup{reason: reason})
+			groups = append(groups, gpu.Lack{Reason: reason})
 		}
-		groups[at].names = append(groups[at].names, name)
+		groups[at].Fields = append(groups[at].Fields, name)
 	}
 	for _, m := range c.Metrics {
 		if m.Exp == NotDerived {

@@ -45,8 +45,16 @@ func TestLinesWithoutAValueAreLogged(t *testing.T) {
 		e.Update(s, Stats{}, at)
 		return log.String()
 	}
-	if text := update(0, nil) + update(lackingAfter-time.Second, nil); text != "" {
-		t.Errorf("before there was time for all values:\n%s", text)
+	listed := func() int {
+		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 3})
+		n := 0
+		for _, l := range e.Lacking(snapshot(now, d), now) {
+			n += len(l.Fields)
+		}
+		return n
+	}
+	if text := update(0, nil) + update(lackingAfter-time.Second, nil); text != "" || listed() != 0 {
+		t.Errorf("before there was time for all values: %d listed\n%s", listed(), text)
 	}
 	text := update(lackingAfter, errors.New("no host engine"))
 	for _, want := range []string{
@@ -63,8 +71,8 @@ func TestLinesWithoutAValueAreLogged(t *testing.T) {
 	if n := strings.Count(text, "\n"); n != 5 {
 		t.Errorf("%d lines:\n%s", n, text)
 	}
-	if text := update(2*lackingAfter, nil); text != "" {
-		t.Errorf("again:\n%s", text)
+	if text := update(2*lackingAfter, nil); text != "" || listed() != 8 {
+		t.Errorf("again, with %d listed:\n%s", listed(), text)
 	}
 	c.Metrics = c.Metrics[:2]
 	e.Reconfigure(c, 0)

@@ -47,9 +47,20 @@ func metaFamilies(cfg *Config) []family {
 			"Start of the last successful read of an NvSwitch, NVLink, CPU or core that cannot be read now, in seconds since 1970.", partTimes),
 		meta("gpupilot_backend_up", Gauge, "1 if the backend enumerates GPUs and at least one of them can be read.",
 			func(b []byte, in *renderInput) []byte {
+				if in.snap.Released() {
+					return b
+				}
 				b = appendLabel(append(b, "gpupilot_backend_up{"...), "backend", in.snap.Backend)
 				return append(appendBool(append(b, "} "...), in.snap.Up()), '\n')
 			}),
+		meta("gpupilot_gpus_released", Gauge,
+			"1 while the GPUs are released on request: nobody reads them, and gpupilot_backend_up and gpupilot_device_up are absent.",
+			func(b []byte, in *renderInput) []byte {
+				return append(appendBool(append(b, "gpupilot_gpus_released "...), in.snap.Released()), '\n')
+			}),
+		meta("gpupilot_gpus_by_source", Gauge,
+			"Whole GPUs of the node by source: what the GPU library lists, what the PCI bus has by the kernel's driver (bound), and what device plugins offer to pods. A source that does not say is absent.",
+			gpusBySource),
 		meta("gpupilot_xid_errors_total", Counter, "XID errors of the device since the agent started, by code; a code without errors is omitted.", xidCounts),
 		meta("gpupilot_gpu_xid_errors_total", Counter,
 			"XID errors of the GPU and its MIG instances since the agent started, of all codes: 0 before the first one.", xidTotals),
@@ -221,6 +232,9 @@ func lastSuccess(b []byte, in *renderInput) []byte {
 }
 
 func deviceUp(b []byte, in *renderInput) []byte {
+	if in.snap.Released() {
+		return b
+	}
 	maxAge := gpu.MaxAge(in.snap.Interval)
 	for i := range in.snap.Devices {
 		d := &in.snap.Devices[i]

@@ -20,7 +20,8 @@ import (
 const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 const (
-	list = "/v1.PodResourcesLister/List"
+	list        = "/v1.PodResourcesLister/List"
+	allocatable = "/v1.PodResourcesLister/GetAllocatableResources" // from Kubernetes 1.23 on
 	// maxAnswer limits a List response. gRPC's usual 4 MiB are too small for
 	// nodes with many pods and huge topologies, and the kubelet has no such
 	// limit.
@@ -85,6 +86,33 @@ func (c *Client) Allocations(ctx context.Context) ([]gpu.Allocation, error) {
 		return nil, fmt.Errorf("list pod resources: %w", ErrRestarted)
 	}
 	return c.allocations(pods), nil
+}
+
+// Allocatable lists the GPUs and MIG instances that device plugins offer to pods, with each
+// share of one.
+func (c *Client) Allocatable(ctx context.Context) ([]gpu.DeviceID, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	answer, err := c.caller.call(ctx, allocatable, maxAnswer)
+	if err != nil {
+		return nil, fmt.Errorf("get allocatable resources: %w", err)
+	}
+	devices, err := parseAllocatable(answer)
+	if err != nil {
+		return nil, fmt.Errorf("get allocatable resources: %w", err)
+	}
+	var out []gpu.DeviceID
+	for _, d := range devices {
+		if !gpu.IsResource(d.resource, c.resources) {
+			continue
+		}
+		for _, s := range d.ids {
+			if id, ok := gpu.ParseDeviceID(s); ok && len(out) < maxDevices {
+				out = append(out, id)
+			}
+		}
+	}
+	return out, nil
 }
 
 // allocations flattens the response. A device can have its own ContainerDevices

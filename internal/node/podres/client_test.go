@@ -26,6 +26,14 @@ type kubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 	answer *podresources.ListPodResourcesResponse
 	conns  atomic.Int32
+	offer  *podresources.AllocatableResourcesResponse // nil: as a kubelet before 1.23
+}
+
+func (k *kubelet) GetAllocatableResources(ctx context.Context, q *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	if k.offer == nil {
+		return k.UnimplementedPodResourcesListerServer.GetAllocatableResources(ctx, q)
+	}
+	return k.offer, nil
 }
 
 func (k *kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
@@ -67,6 +75,40 @@ func (k *kubelet) serve(t testing.TB, socket string) (stop func()) {
 
 func devices(resource string, ids ...string) *podresources.ContainerDevices {
 	return &podresources.ContainerDevices{ResourceName: resource, DeviceIds: ids}
+}
+
+// What device plugins offer are the GPUs of resources that count, with each share.
+func TestAllocatable(t *testing.T) {
+	f := func(offer *podresources.AllocatableResourcesResponse, want ...gpu.DeviceID) {
+		t.Helper()
+		socket := filepath.Join(t.TempDir(), "kubelet.sock")
+		k := &kubelet{answer: &podresources.ListPodResourcesResponse{}, offer: offer}
+		k.serve(t, socket)
+		c, err := New(socket, "example.com/a100")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		for range 2 { // beside the other call, over one connection
+			if _, err := c.Allocations(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.Allocatable(t.Context())
+			if (err != nil) != (offer == nil) {
+				t.Fatalf("error %v", err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		}
+	}
+	f(nil)
+	f(&podresources.AllocatableResourcesResponse{})
+	f(&podresources.AllocatableResourcesResponse{Devices: []*podresources.ContainerDevices{
+		devices("nvidia.com/gpu", "GPU-a", "GPU-b::1"), devices("example.com/a100", "nvidia3"),
+		devices("example.com/nic", "GPU-c"), devices("nvidia.com/gpumem", "GPU-d"), devices("nvidia.com/GA102GL_A10", "0000:1b:00.0"),
+	}}, gpu.DeviceID{UUID: "GPU-a", Minor: -1, GPUInstance: -1}, gpu.DeviceID{UUID: "GPU-b", Minor: -1, GPUInstance: -1, Replica: "1"},
+		gpu.DeviceID{Minor: 3, GPUInstance: -1})
 }
 
 func TestAllocations(t *testing.T) {

@@ -47,6 +47,19 @@ func parseList(b []byte) (pods []podResources, err error) {
 	return pods, err
 }
 
+// parseAllocatable parses an AllocatableResourcesResponse.
+func parseAllocatable(b []byte) (out []containerDevices, err error) {
+	err = eachField(b, func(n protowire.Number, v []byte) error {
+		if n != 1 {
+			return nil
+		}
+		d, err := parseDevices(v)
+		out = append(out, d)
+		return err
+	})
+	return out, err
+}
+
 func parsePod(b []byte) (p podResources, err error) {
 	err = eachField(b, func(n protowire.Number, v []byte) error {
 		switch n {

@@ -80,3 +80,38 @@ func FuzzParseList(f *testing.F) {
 		}
 	})
 }
+
+// Likewise of what device plugins offer.
+func FuzzParseAllocatable(f *testing.F) {
+	numa := &podresources.TopologyInfo{Nodes: []*podresources.NUMANode{{ID: 1}}}
+	whole, err := proto.Marshal(&podresources.AllocatableResourcesResponse{
+		Devices: []*podresources.ContainerDevices{
+			{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-a", "GPU-b::1"}, Topology: numa}, {ResourceName: "example.com/nic"},
+		},
+		CpuIds: []int64{3, 1 << 40}, Memory: []*podresources.ContainerMemory{{MemoryType: "memory", Size: 1 << 30}},
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Add(whole[:len(whole)/2])
+	f.Add([]byte{0x0b, 0x0c})
+	f.Add([]byte{0x08, 0x01, 0x0a, 0x00})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := parseAllocatable(b)
+		var theirs podresources.AllocatableResourcesResponse
+		if proto.Unmarshal(b, &theirs) != nil {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []containerDevices
+		for _, d := range theirs.Devices {
+			want = append(want, containerDevices{resource: d.ResourceName, ids: d.DeviceIds})
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(containerDevices{})); diff != "" {
+			t.Errorf("(-theirs +ours):\n%s", diff)
+		}
+	})
+}

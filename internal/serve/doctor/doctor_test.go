@@ -335,6 +335,7 @@ func breaks(t *testing.T) map[string][]func(*world) {
 		}),
 		"GP306": one(func(w *world) { w.add(t, "pods", exporterPod, "dcgm-exporter", "n1") }),
 		"GP307": one(stale),
+		"GP308": one(func(w *world) { w.set("gpuexporters", condition("FieldsGiven", "NeedDCGM"), "status", "conditions") }),
 		"GP401": one(func(w *world) { w.add(t, "horizontalpodautoscalers", rival) }, func(w *world) { // the controller says so, too
 			w.add(t, "horizontalpodautoscalers", rival)
 			w.set("gpuautoscalers", condition("AbleToScale", "OwnedByAnother"), "status", "conditions")
@@ -503,7 +504,7 @@ func TestAdoptedIsHealthy(t *testing.T) {
 // A check that cannot run says so.
 func TestCouldNotCheck(t *testing.T) {
 	for list, want := range map[string]string{
-		"nodes": "GP201? GP204? GP408?", "pods": "GP201? GP205? GP306? GP501? GP602?", "horizontalpodautoscalers": "GP401? GP419?", "gpuexporters": "GP202? GP203? GP206?",
+		"nodes": "GP201? GP204? GP408?", "pods": "GP201? GP205? GP306? GP501? GP602?", "horizontalpodautoscalers": "GP401? GP419?", "gpuexporters": "GP202? GP203? GP206? GP308?",
 		"clusterroles": "GP504?", "validatingadmissionpolicybindings": "GP503?", "poddisruptionbudgets": "GP413?", "gpupilot-controller": "GP603?",
 	} {
 		w := healthy(t)

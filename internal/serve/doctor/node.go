@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -205,7 +206,7 @@ func checkExporterConditions(f *Facts) (out []Finding, err error) {
 	for i := range f.Exporters.Items {
 		e := &f.Exporters.Items[i]
 		for _, c := range e.Status.Conditions {
-			if c.Status == "False" && c.Type != v1alpha1.ConditionExporterReady { // Ready is the sum of the others and of the problems
+			if c.Status == "False" && c.Type != v1alpha1.ConditionExporterReady && c.Type != v1alpha1.ConditionFieldsGiven { // Ready is the sum of the others and of the problems
 				out = append(out, Finding{"GPUExporter " + e.Name, fmt.Sprintf("%s is False, %s: %s", c.Type, c.Reason, c.Message)})
 			}
 		}
@@ -247,6 +248,21 @@ var metricsChecks = []Check{
 		Code: "GP307", Group: Metrics, Level: Warning, Title: "GPUs have fresh values",
 		Fix: "look at the node's agent: gpupilot top --agent HOST:PORT", run: checkStale,
 	},
+	{
+		Code: "GP308", Group: Metrics, Level: Warning, Title: "no collectors file asks for fields that only DCGM gives where DCGM is not",
+		Fix: "give the agents libdcgm or a host engine, or remove the lines: docs/dcgm-exporter.md", run: checkFields,
+	},
+}
+
+// checkFields looks for agents that lack what only DCGM gives.
+func checkFields(f *Facts) (out []Finding, err error) {
+	for i := range f.Exporters.Items {
+		e := &f.Exporters.Items[i]
+		if c := condition(e.Status.Conditions, v1alpha1.ConditionFieldsGiven); c != nil && c.Status == metav1.ConditionFalse {
+			out = append(out, Finding{"GPUExporter " + e.Name, c.Message})
+		}
+	}
+	return out, f.Exporters.Err
 }
 
 func some(n int, what string) string {

@@ -17,13 +17,19 @@ import (
 // HealthNames returns the metrics that ParseHealth reads, in the names of all profiles.
 func HealthNames() []string {
 	return []string{
-		"gpupilot_device_up", "gpupilot_backend_up", "gpupilot_xid_last_seen_timestamp_seconds",
+		"gpupilot_device_up", "gpupilot_backend_up", "gpupilot_xid_last_seen_timestamp_seconds", gpusBySource, gpusReleased,
 		"DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED",
 	}
 }
 
+// gpusBySource counts a node's GPUs by source.
+const gpusBySource = "gpupilot_gpus_by_source"
+
+// gpusReleased is 1 while an agent reads no GPU, because it was asked to.
+const gpusReleased = "gpupilot_gpus_released"
+
 // ParseHealth reads the health of a node's GPUs from its agent's page. A page without
-// gpupilot_backend_up is not an agent's, and an error.
+// gpupilot_backend_up and gpupilot_gpus_released is not an agent's, and an error.
 func ParseHealth(text []byte) (*gpu.NodeHealth, error) {
 	h := health{listed: map[string]bool{}}
 	var l line
@@ -60,6 +66,11 @@ func (h *health) take(l *line) {
 			g.Down = l.Value == 0
 			h.listed[g.UUID] = true
 		}
+	case gpusReleased:
+		h.node.Released = l.Value == 1
+		h.known = h.known || h.node.Released
+	case gpusBySource:
+		h.count(l)
 	case "gpupilot_xid_last_seen_timestamp_seconds":
 		code, err := strconv.ParseUint(string(l.Get("xid")), 10, 64)
 		if g := h.gpu(l.Get("uuid")); g != nil && err == nil && l.Value > 0 && l.Value < promtext.MaxUnix {
@@ -79,6 +90,30 @@ func (h *health) take(l *line) {
 		}
 	}
 }
+
+// count takes the number of one source. A node has no more GPUs than maxGPUs.
+func (h *health) count(l *line) {
+	if l.Value < 0 || l.Value > maxGPUs {
+		return
+	}
+	if h.node.Counts == nil {
+		h.node.Counts = &gpu.GPUCounts{Listed: -1, Bound: -1, Allocatable: -1}
+	}
+	n := int(l.Value)
+	switch string(l.Get("source")) {
+	case gpu.SourceLibrary:
+		h.node.Counts.Listed = n
+	case gpu.SourcePCI:
+		if string(l.Get("bound")) == gpu.NVIDIADriver {
+			h.node.Counts.Bound = n
+		}
+	case gpu.SourceDevicePlugin:
+		h.node.Counts.Allocatable = n
+	}
+}
+
+// maxGPUs bounds a number that an agent claims.
+const maxGPUs = 1 << 16
 
 func (h *health) gpu(uuid []byte) *gpu.Health {
 	if len(uuid) == 0 {

@@ -86,6 +86,66 @@ func TestPodOfNVIDIAsOperator(t *testing.T) {
 		`hostname="`+exporterNode+`"`, `container="server",namespace="llm",pod="chat-0"`)
 }
 
+// The values of docs/dcgm-exporter.md for a volume with libdcgm: the init container copies the libraries, and the agent gives
+// the profiling fields of a GPU before Hopper, which it lacks without them.
+func TestVolumeWithLibdcgm(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/dcgm-exporter.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\nimage: {repository: ghcr.io/gpupilot/gpupilot-agent, tag: v0.1.0}\narguments: [\"-f\", \"/etc/dcgm-exporter/default-counters.csv\"]   # with")
+	_, text, _ = strings.Cut(text, "\n")
+	text, _, ok := strings.Cut(text, "```")
+	var values struct {
+		ExtraEnv       []corev1.EnvVar      `json:"extraEnv"`
+		InitContainers []corev1.Container   `json:"initContainers"`
+		Mounts         []corev1.VolumeMount `json:"extraVolumeMounts"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &values); !ok || err != nil || len(values.InitContainers) != 1 || len(values.ExtraEnv) != 1 || len(values.Mounts) != 1 {
+		t.Fatalf("docs/dcgm-exporter.md has no such values: %+v, %v", values, err)
+	}
+	// The folders of NVIDIA's image, of the volume and of the driver.
+	dir := t.TempDir()
+	image, volume, driver := filepath.Join(dir, "usr/lib/x86_64-linux-gnu"), filepath.Join(dir, "dcgm"), filepath.Join(dir, "nvidia")
+	bin, err := filepath.Abs("../../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := func(folder string, names map[string]string) {
+		t.Helper()
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, to := range names {
+			if err := os.Symlink(filepath.Join(bin, to), filepath.Join(folder, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	link(image, map[string]string{"libdcgm.so.4": "libdcgm-fake.so", "libnvperf_dcgm_host.so": "libdcgm-fake.so"})
+	link(driver, map[string]string{"libnvidia-ml.so.1": "libnvidia-ml-fake.so"})
+	link(volume, nil)
+	paths := strings.NewReplacer("/usr/lib/*-linux-gnu", filepath.Dir(image)+"/*-linux-gnu", "/dcgm", volume, "/usr/local/nvidia/lib64", driver)
+	for name, state := range map[string]string{"GPUPILOT_FAKE_NVML": "gpus 1\ngpu * unsupported gpm\n", "GPUPILOT_FAKE_DCGM": "gpus 1\ngpu * gpm_gr 0.5\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(state), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := values.ExtraEnv[0]
+	cfg := agentrig.Config{Env: []string{
+		env.Name + "=" + paths.Replace(env.Value), "GPUPILOT_FAKE_NVML=" + filepath.Join(dir, "GPUPILOT_FAKE_NVML"), "GPUPILOT_FAKE_DCGM=" + filepath.Join(dir, "GPUPILOT_FAKE_DCGM"),
+	}}
+	const profiling = "\nDCGM_FI_PROF_GR_ENGINE_ACTIVE{"
+	without := start(t, cfg)
+	shows(t, without, "DCGM_FI_DEV_GPU_UTIL{", "!"+profiling, `field="DCGM_FI_PROF_GR_ENGINE_ACTIVE"`)
+	command := values.InitContainers[0].Command
+	run := exec.CommandContext(t.Context(), command[0], command[1], paths.Replace(command[2]))
+	if out, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	shows(t, start(t, cfg), "DCGM_FI_DEV_GPU_UTIL{", profiling)
+}
+
 // startPod runs the agent as the first container of a pod. It is a process, not a container: paths of mounts are
 // replaced by those of files here. Its probes succeed.
 func startPod(t *testing.T, manifest string) *agentrig.Agent {

@@ -4,7 +4,10 @@
 #define _GNU_SOURCE
 #include "fake.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 #include <string.h>
 
 // The entity ids of GPU instances and compute instances. An instance has one
@@ -42,6 +45,10 @@ const char *errorString(dcgmReturn_t r) {
 dcgmReturn_t dcgmInit(void) { return DCGM_ST_OK; }
 dcgmReturn_t dcgmShutdown(void) { return DCGM_ST_OK; }
 
+// An embedded engine holds the files of the devices while it runs. This one holds the file that
+// a test names.
+static int held = -1;
+
 static dcgmReturn_t open_engine(dcgmHandle_t *h, const char *how, dcgmReturn_t otherwise) {
 	lock();
 	note("- %s", how);
@@ -57,7 +64,10 @@ static dcgmReturn_t open_engine(dcgmHandle_t *h, const char *how, dcgmReturn_t o
 
 dcgmReturn_t dcgmStartEmbedded(dcgmOperationMode_t mode, dcgmHandle_t *h) {
 	(void)mode;
-	return open_engine(h, "embedded", DCGM_ST_INIT_ERROR);
+	dcgmReturn_t r = open_engine(h, "embedded", DCGM_ST_INIT_ERROR);
+	const char *device = getenv("GPUPILOT_FAKE_DCGM_DEVICE");
+	if (r == DCGM_ST_OK && device && held < 0) held = open(device, O_RDONLY | O_CLOEXEC);
+	return r;
 }
 
 dcgmReturn_t dcgmConnect_v2(const char *address, dcgmConnectV2Params_t *p, dcgmHandle_t *h) {
@@ -97,7 +107,11 @@ dcgmReturn_t dcgmDisconnect(dcgmHandle_t h) {
 	return end(DCGM_ST_OK);
 }
 
-dcgmReturn_t dcgmStopEmbedded(dcgmHandle_t h) { return dcgmDisconnect(h); }
+dcgmReturn_t dcgmStopEmbedded(dcgmHandle_t h) {
+	if (held >= 0) close(held);
+	held = -1;
+	return dcgmDisconnect(h);
+}
 
 dcgmReturn_t dcgmGetAllDevices(dcgmHandle_t h, unsigned int ids[DCGM_MAX_NUM_DEVICES], int *count) {
 	BEGIN(h, "GetAllDevices", -1);

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "device.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,20 @@ char library_version[] = "library of driver 590.48.01";
 
 bool replaced(void) { return *S.module_version && strcmp(strrchr(library_version, ' ') + 1, S.module_version); }
 
+// A library holds the files of the devices while it is initialised. This one holds the file
+// that a test names.
+static int held = -1;
+
+static void hold_device(void) {
+	const char *device = getenv("GPUPILOT_FAKE_NVML_DEVICE");
+	if (device && held < 0) held = open(device, O_RDONLY | O_CLOEXEC);
+}
+
+static void drop_device(void) {
+	if (held >= 0) close(held);
+	held = -1;
+}
+
 nvmlReturn_t nvmlInit_v2(void) {
 	lock();
 	if (!S.driver) return end(NVML_ERROR_DRIVER_NOT_LOADED);
@@ -66,6 +81,7 @@ nvmlReturn_t nvmlInit_v2(void) {
 	// While others use the library, init only counts: it cannot mend what a
 	// driver's unloading has broken.
 	if (S.users++ == 0) S.initialised = true;
+	hold_device();
 	return end(NVML_SUCCESS);
 }
 
@@ -74,7 +90,10 @@ nvmlReturn_t nvmlInit(void) { return nvmlInit_v2(); }
 nvmlReturn_t nvmlShutdown(void) {
 	lock();
 	if (S.users == 0) return end(NVML_ERROR_UNINITIALIZED);
-	if (--S.users == 0) S.initialised = false;
+	if (--S.users == 0) {
+		S.initialised = false;
+		drop_device();
+	}
 	return end(NVML_SUCCESS);
 }
 
