@@ -20,7 +20,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/rules"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
 
@@ -90,10 +89,6 @@ type config struct {
 	}
 	external struct {
 		enabled          bool
-		delegateCustom   string
-		delegateExternal string
-		delegateCA       string
-		delegateInsecure bool
 	}
 
 	logLevel  string
@@ -224,10 +219,6 @@ func (c *config) mainRows() []option {
 func (c *config) servingRows() []option {
 	return []option{
 		{"external-metrics", &c.external.enabled, "serve external.metrics.k8s.io: MetricQueries and the desired replicas of GPUAutoscalers; KEDA serves this API where it is installed", nil},
-		{"delegate-custom-metrics", &c.external.delegateCustom, "`server` that answers requests for unknown metrics of custom.metrics.k8s.io: NAMESPACE/SERVICE[:PORT] or https://HOST[:PORT]", metricsapi.IsDelegate(&c.external.delegateCustom)},
-		{"delegate-external-metrics", &c.external.delegateExternal, "the same `server` of external.metrics.k8s.io; needs --external-metrics", metricsapi.IsDelegate(&c.external.delegateExternal)},
-		{"delegate-ca-file", &c.external.delegateCA, "`file` with the authorities of the delegates' certificates", nil},
-		{"delegate-insecure-skip-tls-verify", &c.external.delegateInsecure, "do not check the delegates' certificates: whoever answers at their address gets the controller's token and sets the values", nil},
 		{"keda-address", &c.keda.address, "`address` of the external and external-push scaler for KEDA, gRPC over TLS with the metrics API's certificate; empty: none", flags.IsAddressOrEmpty(&c.keda.address)},
 		{"keda-auth", &c.keda.auth, "who may use the KEDA scaler: certificate (a client certificate of --keda-client-ca-file) or none (everybody who reaches the port)", flags.OneOf(&c.keda.auth, kedaAuthCert, kedaAuthNone)},
 		{"keda-client-ca-file", &c.keda.ca, "`file` with the authorities of KEDA's client certificates, read again when it changes", nil},
@@ -266,7 +257,6 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 
 // check checks the flags together.
 func (c *config) check() error {
-	delegates := c.external.delegateCustom != "" || c.external.delegateExternal != ""
 	switch {
 	case (c.certFile == "") != (c.keyFile == ""):
 		return fmt.Errorf("--tls-cert-file is %q and --tls-private-key-file is %q: give both or neither", c.certFile, c.keyFile)
@@ -275,10 +265,6 @@ func (c *config) check() error {
 	case c.keda.address != "" && c.keda.auth == kedaAuthCert && c.keda.ca == "":
 		return errors.New("--keda-address is set and --keda-client-ca-file is empty: give the authority of KEDA's client certificates, " +
 			"or --keda-auth=none if the network limits who reaches the port")
-	case c.external.delegateExternal != "" && !c.external.enabled:
-		return fmt.Errorf("--delegate-external-metrics is %q and --external-metrics is not set: set both", c.external.delegateExternal)
-	case delegates && (c.external.delegateCA == "") == !c.external.delegateInsecure:
-		return errors.New("a delegate needs either --delegate-ca-file or --delegate-insecure-skip-tls-verify: set one of them")
 	}
 	return nil
 }
