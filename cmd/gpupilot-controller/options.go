@@ -58,7 +58,6 @@ type config struct {
 	podCIDRs        []string
 	hostNetworkPods bool
 
-	podMonitors    bool
 	operatorLabels string // of the Prometheus Operator's objects
 
 	ruleFiles       []string
@@ -88,7 +87,7 @@ type config struct {
 		clients []string
 	}
 	external struct {
-		enabled          bool
+		enabled bool
 	}
 
 	logLevel  string
@@ -187,8 +186,7 @@ func (c *config) mainRows() []option {
 		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, in addition to nvidia.com/* and those of amd.com (gpu, and partitions such as cpx_nps4): a pod holds no more devices than it requests of them", kubeflags.AreResources(&c.resources)},
 		{"pod-cidrs", &c.podCIDRs, "`networks` of pods, such as 10.244.0.0/16; pods with other addresses are not scraped, except for those on their node's network (default: all except loopback and link-local)", flags.AreNetworks(&c.podCIDRs)},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "also scrape the metrics of pods on their node's network, where a GPUAutoscaler's port can be the port of any service of the node", nil},
-		{"pod-monitors", &c.podMonitors, "scrape the pods of PodMonitors (monitoring.coreos.com) for PromQL, each in its own namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
-		{"prometheus-operator-selector", &c.operatorLabels, "label `selector` of the PodMonitors and PrometheusRules that are read, such as release=kube-prometheus-stack (default: all)", kubeflags.IsSelector(&c.operatorLabels)},
+		{"prometheus-operator-selector", &c.operatorLabels, "label `selector` of the PrometheusRules that are read, such as release=kube-prometheus-stack (default: all)", kubeflags.IsSelector(&c.operatorLabels)},
 		{"agent-http-config", &c.agentHTTP, "`file` with a Prometheus http_client_config for agents and dcgm-exporters: credentials, TLS; it is not used for other pods", nil},
 		{"agent-token-file", &c.agentToken, "`file` with the token for agents, of the audience agent.gpupilot.dev; it is read for each scrape. Agents of GPUExporters then require tokens", nil},
 		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", flags.OneOf(&c.agentScheme, "http", "https")},
@@ -198,7 +196,7 @@ func (c *config) mainRows() []option {
 		{"prometheus-timeout", &c.prometheusTimeout, "timeout of one query", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "maximum age of a sample that a query uses; more than twice the backend's scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
 		{"adapter-config", &c.adapterConfig, "`file` of prometheus-adapter whose rules are served as custom metrics; it is read again when it changes. Its resourceRules are not served", nil},
-		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces, and whose PodMonitors may select pods of all; * trusts every namespace (default: none)", kubeflags.AreNamespaces(&c.queryNamespaces, scope.All)},
+		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", kubeflags.AreNamespaces(&c.queryNamespaces, scope.All)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace, of GPUAutoscalers and MetricQueries together; further queries, of the newest objects, are not evaluated, and a quarter of the number is for GPUAutoscalers only", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},

@@ -222,8 +222,6 @@ func TestPresence(t *testing.T) {
 	f("controller: {nodeHealth: true}", "ClusterRole/gpupilot-controller:node-health", true)
 	f("", "ClusterRole/gpupilot-controller:rules", false)
 	f("controller: {prometheusRules: true}", "ClusterRoleBinding/gpupilot-controller:rules", true)
-	f("", "ClusterRole/gpupilot-controller:pod-monitors", false)
-	f("controller: {podMonitors: true}", "ClusterRoleBinding/gpupilot-controller:pod-monitors", true)
 	f("", "APIService/v1beta1.external.metrics.k8s.io", false)
 	f("externalMetrics: {enabled: true}", "APIService/v1beta1.external.metrics.k8s.io", true)
 	f("", "ClusterRole/gpupilot-controller:external-metrics", false)
