@@ -237,7 +237,7 @@ chart: ## the chart's copies of deploy/, its README and schema, and the kustomiz
 	mkdir -p deploy/chart/files
 	cp -R deploy/crds deploy/chart/crds
 	cp deploy/chart/values.yaml deploy/chart/files/
-	cp -R deploy/rbac deploy/admission deploy/node-health deploy/external-metrics deploy/delegate deploy/agent-auth deploy/chart/files/
+	cp -R deploy/rbac deploy/admission deploy/node-health deploy/external-metrics deploy/agent-auth deploy/chart/files/
 	cd test/chart && go test -count=1 -run 'TestKustomize|TestReadme|TestSchema' . -update
 
 .PHONY: backtest backtest-quick

@@ -71,9 +71,6 @@ func (p *program) discovery() (where discovery.Config, err error) {
 		AgentNamespace: p.cfg.agentsIn, DCGMNamespaces: p.cfg.dcgmIn, ExporterScheme: p.cfg.agentScheme,
 		PodNetworks: flags.Networks(p.cfg.podCIDRs), HostNetworkPods: p.cfg.hostNetworkPods, Gateways: p.cfg.prometheus == "",
 	}
-	if p.podMonitors != nil {
-		where.PodMonitors = p.podMonitors
-	}
 	if where.Agents, err = kubeflags.Selectors(p.cfg.agents); err != nil {
 		return where, err
 	}

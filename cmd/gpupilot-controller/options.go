@@ -20,7 +20,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/rules"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
 
@@ -59,7 +58,6 @@ type config struct {
 	podCIDRs        []string
 	hostNetworkPods bool
 
-	podMonitors    bool
 	operatorLabels string // of the Prometheus Operator's objects
 
 	ruleFiles       []string
@@ -89,11 +87,7 @@ type config struct {
 		clients []string
 	}
 	external struct {
-		enabled          bool
-		delegateCustom   string
-		delegateExternal string
-		delegateCA       string
-		delegateInsecure bool
+		enabled bool
 	}
 
 	logLevel  string
@@ -192,8 +186,7 @@ func (c *config) mainRows() []option {
 		{"gpu-resources", &c.resources, "`names` of resources that count GPUs, in addition to nvidia.com/* and those of amd.com (gpu, and partitions such as cpx_nps4): a pod holds no more devices than it requests of them", kubeflags.AreResources(&c.resources)},
 		{"pod-cidrs", &c.podCIDRs, "`networks` of pods, such as 10.244.0.0/16; pods with other addresses are not scraped, except for those on their node's network (default: all except loopback and link-local)", flags.AreNetworks(&c.podCIDRs)},
 		{"scrape-host-network-pods", &c.hostNetworkPods, "also scrape the metrics of pods on their node's network, where a GPUAutoscaler's port can be the port of any service of the node", nil},
-		{"pod-monitors", &c.podMonitors, "scrape the pods of PodMonitors (monitoring.coreos.com) for PromQL, each in its own namespace unless --query-namespaces trusts it; without the CRD this does nothing", nil},
-		{"prometheus-operator-selector", &c.operatorLabels, "label `selector` of the PodMonitors and PrometheusRules that are read, such as release=kube-prometheus-stack (default: all)", kubeflags.IsSelector(&c.operatorLabels)},
+		{"prometheus-operator-selector", &c.operatorLabels, "label `selector` of the PrometheusRules that are read, such as release=kube-prometheus-stack (default: all)", kubeflags.IsSelector(&c.operatorLabels)},
 		{"agent-http-config", &c.agentHTTP, "`file` with a Prometheus http_client_config for agents and dcgm-exporters: credentials, TLS; it is not used for other pods", nil},
 		{"agent-token-file", &c.agentToken, "`file` with the token for agents, of the audience agent.gpupilot.dev; it is read for each scrape. Agents of GPUExporters then require tokens", nil},
 		{"agent-scheme", &c.agentScheme, "`scheme` of agents and dcgm-exporters: http or https", flags.OneOf(&c.agentScheme, "http", "https")},
@@ -203,7 +196,7 @@ func (c *config) mainRows() []option {
 		{"prometheus-timeout", &c.prometheusTimeout, "timeout of one query", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "maximum age of a sample that a query uses; more than twice the backend's scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
 		{"adapter-config", &c.adapterConfig, "`file` of prometheus-adapter whose rules are served as custom metrics; it is read again when it changes. Its resourceRules are not served", nil},
-		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces, and whose PodMonitors may select pods of all; * trusts every namespace (default: none)", kubeflags.AreNamespaces(&c.queryNamespaces, scope.All)},
+		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", kubeflags.AreNamespaces(&c.queryNamespaces, scope.All)},
 		{"query-namespace-label", &c.queryNamespaceLabel, "`label` of the backend's series with their namespace; queries of namespaces that are not in --query-namespaces are limited by it", isQueryLabel(&c.queryNamespaceLabel)},
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace, of GPUAutoscalers and MetricQueries together; further queries, of the newest objects, are not evaluated, and a quarter of the number is for GPUAutoscalers only", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
@@ -224,10 +217,6 @@ func (c *config) mainRows() []option {
 func (c *config) servingRows() []option {
 	return []option{
 		{"external-metrics", &c.external.enabled, "serve external.metrics.k8s.io: MetricQueries and the desired replicas of GPUAutoscalers; KEDA serves this API where it is installed", nil},
-		{"delegate-custom-metrics", &c.external.delegateCustom, "`server` that answers requests for unknown metrics of custom.metrics.k8s.io: NAMESPACE/SERVICE[:PORT] or https://HOST[:PORT]", metricsapi.IsDelegate(&c.external.delegateCustom)},
-		{"delegate-external-metrics", &c.external.delegateExternal, "the same `server` of external.metrics.k8s.io; needs --external-metrics", metricsapi.IsDelegate(&c.external.delegateExternal)},
-		{"delegate-ca-file", &c.external.delegateCA, "`file` with the authorities of the delegates' certificates", nil},
-		{"delegate-insecure-skip-tls-verify", &c.external.delegateInsecure, "do not check the delegates' certificates: whoever answers at their address gets the controller's token and sets the values", nil},
 		{"keda-address", &c.keda.address, "`address` of the external and external-push scaler for KEDA, gRPC over TLS with the metrics API's certificate; empty: none", flags.IsAddressOrEmpty(&c.keda.address)},
 		{"keda-auth", &c.keda.auth, "who may use the KEDA scaler: certificate (a client certificate of --keda-client-ca-file) or none (everybody who reaches the port)", flags.OneOf(&c.keda.auth, kedaAuthCert, kedaAuthNone)},
 		{"keda-client-ca-file", &c.keda.ca, "`file` with the authorities of KEDA's client certificates, read again when it changes", nil},
@@ -266,7 +255,6 @@ func parseConfig(args []string, getenv func(string) string) (*config, *pflag.Fla
 
 // check checks the flags together.
 func (c *config) check() error {
-	delegates := c.external.delegateCustom != "" || c.external.delegateExternal != ""
 	switch {
 	case (c.certFile == "") != (c.keyFile == ""):
 		return fmt.Errorf("--tls-cert-file is %q and --tls-private-key-file is %q: give both or neither", c.certFile, c.keyFile)
@@ -275,10 +263,6 @@ func (c *config) check() error {
 	case c.keda.address != "" && c.keda.auth == kedaAuthCert && c.keda.ca == "":
 		return errors.New("--keda-address is set and --keda-client-ca-file is empty: give the authority of KEDA's client certificates, " +
 			"or --keda-auth=none if the network limits who reaches the port")
-	case c.external.delegateExternal != "" && !c.external.enabled:
-		return fmt.Errorf("--delegate-external-metrics is %q and --external-metrics is not set: set both", c.external.delegateExternal)
-	case delegates && (c.external.delegateCA == "") == !c.external.delegateInsecure:
-		return errors.New("a delegate needs either --delegate-ca-file or --delegate-insecure-skip-tls-verify: set one of them")
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -142,12 +141,6 @@ func (p *program) makeMetricsAPI() (err error) {
 	if c.external.enabled {
 		deps.External = p.externalMetrics()
 	}
-	if cfg.Delegates, err = p.makeDelegates(); err != nil {
-		return err
-	}
-	for _, d := range cfg.Delegates {
-		deps.Sources = append(slices.Clip(deps.Sources), d)
-	}
 	server, err := metricsapi.New(cfg, deps)
 	if err != nil {
 		return fmt.Errorf("--secure-port %d: %w", c.securePort, err)
@@ -193,30 +186,6 @@ func (p *program) externalMetrics() metricsapi.Externals {
 		all = append(all, p.adapter.ExternalSource())
 	}
 	return all
-}
-
-// makeDelegates makes the delegates of the flags.
-func (p *program) makeDelegates() (out []*metricsapi.Delegate, err error) {
-	e := &p.cfg.external
-	for _, x := range []struct{ flag, group, server string }{
-		{"delegate-custom-metrics", "custom.metrics.k8s.io", e.delegateCustom},
-		{"delegate-external-metrics", "external.metrics.k8s.io", e.delegateExternal},
-	} {
-		if x.server == "" {
-			continue
-		}
-		cfg := metricsapi.DelegateConfig{Group: x.group, CAFile: e.delegateCA, Insecure: e.delegateInsecure, Credentials: p.clients.Config, Log: p.log}
-		if cfg.URL, err = metricsapi.DelegateURL(x.server); err != nil {
-			return nil, fmt.Errorf("--%s: %w", x.flag, err)
-		}
-		d, err := metricsapi.NewDelegate(cfg)
-		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", x.flag, err)
-		}
-		p.registry.MustRegister(d)
-		out = append(out, d)
-	}
-	return out, nil
 }
 
 // makeKEDA makes the KEDA scaler.

@@ -4,13 +4,10 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net"
 	"os"
 	"slices"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
@@ -22,7 +19,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/page"
-	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
@@ -31,15 +27,14 @@ import (
 
 // fleet is what is watched and scraped, and kept in memory.
 type fleet struct {
-	pods        *index.Pods
-	objects     *index.Objects
-	devices     *trust.Devices
-	store       *series.Store
-	agent       scrape.Doer // asks agents
-	scraper     *scrape.Scraper
-	podMonitors *podmonitor.Watcher // nil: without --pod-monitors
-	history     *backfill.Keeper
-	promstore   *windows.Store
+	pods      *index.Pods
+	objects   *index.Objects
+	devices   *trust.Devices
+	store     *series.Store
+	agent     scrape.Doer // asks agents
+	scraper   *scrape.Scraper
+	history   *backfill.Keeper
+	promstore *windows.Store
 }
 
 // makeWindows makes the windows in memory, and what fills them.
@@ -66,26 +61,10 @@ func (p *program) makeWindows() (err error) {
 		return nil
 	}
 	p.addLoop(p.scraper.Run)
-	if p.cfg.podMonitors {
-		p.podMonitors = p.makePodMonitors()
-		p.addLoop(func(ctx context.Context) { p.clients.WatchInstalled(ctx, podmonitor.Kind, p.podMonitors) })
-	}
 	return nil
 }
 
-// makePodMonitors makes the set of PodMonitors whose pods are scraped.
-func (p *program) makePodMonitors() *podmonitor.Watcher {
-	return podmonitor.NewWatcher(podmonitor.WatcherConfig{
-		Selector: kubeflags.Selector(p.cfg.operatorLabels), Trusted: p.cfg.trustsQueriesOf, Log: p.log,
-		Record: func(about corev1.ObjectReference, problem string) {
-			if p.leading() {
-				p.recorder.Event(about, corev1.EventTypeWarning, "NotScraped", "Scrape", problem)
-			}
-		},
-	})
-}
-
-// trustsQueriesOf reports whether queries, rules and PodMonitors of a namespace may read
+// trustsQueriesOf reports whether queries and rules of a namespace may read
 // all namespaces.
 func (c *config) trustsQueriesOf(namespace string) bool {
 	return slices.Contains(c.queryNamespaces, namespace) || slices.Contains(c.queryNamespaces, scope.All)

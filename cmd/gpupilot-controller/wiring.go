@@ -128,9 +128,6 @@ func (p *program) subscribe() error {
 	p.scraper.OnDeliver(p.control.Deliver)
 	p.pods.OnChange(p.control.PodChanged)
 	p.pods.OnChange(p.promstore.PodChanged)
-	if p.podMonitors != nil {
-		p.podMonitors.Changed = p.control.PodMonitorsChanged
-	}
 	if p.election != nil {
 		p.election.OnChange(p.leadershipChanged)
 		p.addLoop(p.election.Run)
@@ -142,9 +139,6 @@ func (p *program) subscribe() error {
 
 func (p *program) leadershipChanged(leading bool) {
 	p.control.LeadershipChanged()
-	if leading && p.podMonitors != nil {
-		p.podMonitors.ReportAgain()
-	}
 	p.term.Set(leading)
 }
 

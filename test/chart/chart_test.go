@@ -222,14 +222,10 @@ func TestPresence(t *testing.T) {
 	f("controller: {nodeHealth: true}", "ClusterRole/gpupilot-controller:node-health", true)
 	f("", "ClusterRole/gpupilot-controller:rules", false)
 	f("controller: {prometheusRules: true}", "ClusterRoleBinding/gpupilot-controller:rules", true)
-	f("", "ClusterRole/gpupilot-controller:pod-monitors", false)
-	f("controller: {podMonitors: true}", "ClusterRoleBinding/gpupilot-controller:pod-monitors", true)
 	f("", "APIService/v1beta1.external.metrics.k8s.io", false)
 	f("externalMetrics: {enabled: true}", "APIService/v1beta1.external.metrics.k8s.io", true)
 	f("", "ClusterRole/gpupilot-controller:external-metrics", false)
 	f("externalMetrics: {enabled: true}", "ClusterRole/gpupilot-controller:external-metrics", true)
-	f("", "ClusterRole/gpupilot-controller:delegate", false)
-	f("delegate: {customMetrics: monitoring/prometheus-adapter, insecureSkipTLSVerify: true}", "ClusterRole/gpupilot-controller:delegate", true)
 	f("", "ClusterRoleBinding/gpupilot-controller:metrics-reader", false)
 	f("agents: {auth: token}", "ClusterRoleBinding/gpupilot-controller:metrics-reader", true)
 	f("", "NetworkPolicy/gpupilot-agent", false)
@@ -374,7 +370,7 @@ func TestNamespace(t *testing.T) {
 	if want := "system:serviceaccount:" + namespace + ":gpupilot-controller"; !strings.Contains(string(b), want) {
 		t.Errorf("the policy does not match %s:\n%s", want, b)
 	}
-	for _, file := range []string{"admission", "rbac", "node-health", "external-metrics", "delegate", "agent-auth"} {
+	for _, file := range []string{"admission", "rbac", "node-health", "external-metrics", "agent-auth"} {
 		texts, err := filepath.Glob(filepath.Join(chartDir, "files", file, "*.yaml"))
 		if err != nil || len(texts) == 0 {
 			t.Fatalf("%s: %v %v", file, texts, err)
@@ -471,7 +467,7 @@ func TestCopies(t *testing.T) {
 	if diff := cmp.Diff(string(readFile(t, chartDir, "values.yaml")), string(readFile(t, chartDir, "files", "values.yaml"))); diff != "" {
 		t.Errorf("deploy/chart/files/values.yaml is not deploy/chart/values.yaml: run make chart\n%s", diff)
 	}
-	for copied, original := range map[string]string{"crds": "crds", "files/rbac": "rbac", "files/admission": "admission", "files/node-health": "node-health", "files/external-metrics": "external-metrics", "files/delegate": "delegate", "files/agent-auth": "agent-auth"} {
+	for copied, original := range map[string]string{"crds": "crds", "files/rbac": "rbac", "files/admission": "admission", "files/node-health": "node-health", "files/external-metrics": "external-metrics", "files/agent-auth": "agent-auth"} {
 		want, got := folder(t, root, "deploy", original), folder(t, chartDir, copied)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("deploy/chart/%s is not deploy/%s: run make chart\n%s", copied, original, diff)

@@ -193,5 +193,4 @@ func TestGrants(t *testing.T) {
 		"patch apiservices.apiregistration.k8s.io v1beta1.external.metrics.k8s.io",
 		"update horizontalpodautoscalers.autoscaling", // likewise
 	)
-	f("../../deploy/delegate/*.yaml")
 }

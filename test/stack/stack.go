@@ -219,7 +219,7 @@ func (s *Stack) install(ctx context.Context) error {
 // grant applies the rights that arguments of the controller need.
 func (s *Stack) grant(ctx context.Context, args []string) error {
 	for arg, glob := range map[string]string{
-		"--node-health": "deploy/node-health/*.yaml", "--external-metrics": "deploy/external-metrics/*.yaml", "--delegate-": "deploy/delegate/*.yaml",
+		"--node-health": "deploy/node-health/*.yaml", "--external-metrics": "deploy/external-metrics/*.yaml",
 	} {
 		if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, arg) }) {
 			if err := s.applyFiles(ctx, glob); err != nil {

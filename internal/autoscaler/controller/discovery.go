@@ -74,14 +74,8 @@ func (c *Controller) listTargets(now time.Time) []discovery.Target {
 	c.deps.Fields.Hold(fields, podMetrics)
 	found := c.finder.Find(now, c.deps.Fields.At(now), readers)
 	c.discovered.Store(found)
-	if found.Late {
-		c.requestDiscovery()
-	}
 	return found.Targets
 }
-
-// PodMonitorsChanged has the targets listed again. It does not block.
-func (c *Controller) PodMonitorsChanged() { c.requestDiscovery() }
 
 // Agents lists the targets that are our agents, one per node.
 func (c *Controller) Agents() []discovery.Target { return c.finder.Agents(gpu.FieldSet{}) }

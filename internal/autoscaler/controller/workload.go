@@ -435,7 +435,7 @@ func (w *workload) podsProblem(p *plan, pods []*corev1.Pod) string {
 		}
 		for j, pod := range pods {
 			if j == 0 { // all pods have the same ports
-				if err := w.shared.finder.CheckPort(pod, src); err != nil {
+				if _, err := discovery.PodPort(pod, src.Port); err != nil {
 					return err.Error()
 				}
 			}

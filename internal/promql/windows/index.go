@@ -242,11 +242,7 @@ func (x *index) addPart(t *target, name string, entries []*entry) {
 
 // upLabels returns the labels of a target's series up.
 func upLabels(l *series.TargetLabels) labels.Labels {
-	b := labels.NewBuilder(labels.FromStrings(model.MetricNameLabel, upName, "instance", l.Instance, "job", l.Job, "namespace", l.Namespace, "node", l.Node, "pod", l.Pod).WithoutEmpty())
-	for name, value := range l.Extra.All() {
-		b.Set(name, value)
-	}
-	return b.Labels()
+	return labels.FromStrings(model.MetricNameLabel, upName, "instance", l.Instance, "job", l.Job, "namespace", l.Namespace, "node", l.Node, "pod", l.Pod).WithoutEmpty()
 }
 
 const upName = "up"

@@ -32,7 +32,7 @@ var preChecks = []Check{
 	},
 	{
 		Code: "GP103", Group: Pre, Level: Warning, Title: "no other program serves the custom and external metrics APIs",
-		Fix: "put GPUPilot in front of it, or leave that API to it: docs/handover.md", run: checkMetricsAPIs,
+		Fix: "hand the API over, or leave it to that program: docs/handover.md", run: checkMetricsAPIs,
 	},
 	{
 		Code: "GP104", Group: Pre, Level: Warning, Title: "no dcgm-exporter runs on the GPU nodes",

@@ -62,7 +62,6 @@ func (all Externals) Values(ctx context.Context, q source.ExternalQuery) ([]sour
 // externalProvider answers external.metrics.k8s.io.
 type externalProvider struct {
 	external External
-	delegate *Delegate // may be nil
 	now      func() time.Time
 	observe  func(seconds float64) // records the age of each value that is served; may be nil
 }
@@ -77,11 +76,6 @@ func (s *Server) externalProvider(config *genericapiserver.Config) provider.Exte
 		return nil
 	}
 	e := &externalProvider{external: p.deps.External, now: p.deps.Now, observe: p.observe}
-	for _, d := range s.cfg.Delegates {
-		if d.cfg.Group == external_metrics.GroupName {
-			e.delegate = d
-		}
-	}
 	config.AggregatedDiscoveryGroupManager = newDiscovery(config.AggregatedDiscoveryGroupManager, e.names, publishExternal)
 	return e
 }
@@ -123,12 +117,9 @@ func (p *externalProvider) GetExternalMetric(ctx context.Context, namespace stri
 	return list, nil
 }
 
-// names returns the names for discovery, those of the delegate included, sorted.
+// names returns the names for discovery, sorted.
 func (p *externalProvider) names() []string {
 	names := slices.Clone(p.external.Names())
-	if p.delegate != nil {
-		names = append(names, p.delegate.names.external()...)
-	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }

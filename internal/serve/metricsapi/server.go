@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,7 +52,6 @@ type Config struct {
 	RateWindow time.Duration // of the store's counter rates, for windowSeconds; 0: omit windowSeconds
 	Window     time.Duration // the longest window of a request; 10 min by default
 	Version    string        // of the program, for the OpenAPI document
-	Delegates  []*Delegate   // at most one of each group; Run runs them
 	Log        *slog.Logger  // nil discards
 }
 
@@ -114,13 +112,6 @@ const (
 // mend.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.listener.Close()
-	ctx, cancel := context.WithCancel(ctx)
-	var delegates sync.WaitGroup
-	defer delegates.Wait()
-	defer cancel()
-	for _, d := range s.cfg.Delegates {
-		delegates.Go(func() { d.Run(ctx) })
-	}
 	retry := minRetry
 	for said := ""; ; retry = min(2*retry, maxRetry) {
 		server, err := s.build()
@@ -154,7 +145,7 @@ func (s *Server) build() (*apiserver.CustomMetricsAdapterServer, error) {
 	config := genericapiserver.NewConfig(apiserver.Codecs)
 	config.EnableProfiling = false
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(withDelegates(s.provider, s.cfg.Delegates, newLists(s.provider, api)), c)
+		return genericapiserver.DefaultBuildHandlerChain(newLists(s.provider, api), c)
 	}
 	config.AggregatedDiscoveryGroupManager = newDiscovery(aggregated.NewResourceManager("apis"), s.provider.ListAllMetrics, publishCustom)
 	external := s.externalProvider(config)

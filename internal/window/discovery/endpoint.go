@@ -57,30 +57,13 @@ func (f *Finder) at(pod *corev1.Pod, port Port, path string, verify *policy.TLS)
 	return Endpoint{Name: targetName(pod, port.Number, path, verify), URL: u, TLS: verify, Port: port}, nil
 }
 
-// PodEndpoint returns the exposition that a pods signal reads. If the signal names no port
-// and the pod does not have exactly one, a PodMonitor of the pod names the port, the path and,
-// if the signal names no TLS, the scheme.
+// PodEndpoint returns the exposition that a pods signal reads.
 func (f *Finder) PodEndpoint(pod *corev1.Pod, src *policy.Source) (Endpoint, error) {
-	port, path, verify, err := f.portAndPath(pod, src)
+	port, err := PodPort(pod, src.Port)
 	if err != nil {
 		return Endpoint{}, err
 	}
-	return f.at(pod, port, path, verify)
-}
-
-// CheckPort returns why a pods signal has no port of a pod, which may be pending.
-func (f *Finder) CheckPort(pod *corev1.Pod, src *policy.Source) error {
-	_, _, _, err := f.portAndPath(pod, src)
-	return err
-}
-
-func (f *Finder) portAndPath(pod *corev1.Pod, src *policy.Source) (port Port, path string, verify *policy.TLS, err error) {
-	if port, err = PodPort(pod, src.Port); err != nil && src.Port == (policy.Port{}) {
-		if p, e := f.monitorPort(pod); e != nil {
-			return p, e.Path, cmp.Or(src.TLS, e.TLS), nil
-		}
-	}
-	return port, src.Path, src.TLS, err
+	return f.at(pod, port, src.Path, src.TLS)
 }
 
 // pathMarks are the characters that a path may have in addition to letters and digits,

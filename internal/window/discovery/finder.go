@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -54,10 +53,7 @@ type Finder struct {
 	hosts   atomic.Pointer[map[netip.Addr]bool] // the nodes' addresses
 	hostsAt time.Time                           // when they were listed; used by Find only
 
-	labelBudget   time.Duration                                // the constant, except in tests
-	monitorLabels map[labelKey]*monitorLabels                  // of the last Find; used by Find only
-	monitorTaken  map[string]*monitorLabels                    // of the last Find, by target; used by Find only
-	gateways      atomic.Pointer[map[string][]labels.Selector] // of readers, by namespace
+	gateways atomic.Pointer[map[string][]labels.Selector] // of readers, by namespace
 
 	mu      sync.Mutex
 	refused map[string]string // the logged reason why an exporter is not scraped, by target
@@ -68,11 +64,11 @@ func New(cfg Config, pods Pods, log *slog.Logger) *Finder {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Finder{cfg: cfg, pods: pods, log: log, labelBudget: labelBudget}
+	return &Finder{cfg: cfg, pods: pods, log: log}
 }
 
-// Find lists the targets: the exporters, with these fields, the pods and gateways of the
-// readers, and the pods of PodMonitors.
+// Find lists the targets: the exporters, with these fields, and the pods and gateways of the
+// readers.
 func (f *Finder) Find(now time.Time, fields gpu.FieldSet, readers []Reader) *List {
 	targets := f.Agents(fields)
 	for _, namespace := range f.cfg.DCGMNamespaces {
@@ -80,15 +76,11 @@ func (f *Finder) Find(now time.Time, fields gpu.FieldSet, readers []Reader) *Lis
 	}
 	readers = slices.DeleteFunc(readers, func(r Reader) bool { return !r.readsPods() && !f.readsGateway(&r) })
 	f.noteGateways(readers)
-	var monitors *podmonitor.List
-	if f.cfg.PodMonitors != nil {
-		monitors = f.cfg.PodMonitors.Current()
-	}
-	if len(readers) > 0 || len(monitors.All()) > 0 {
+	if len(readers) > 0 {
 		f.refreshHosts(now)
 	}
 	out := &List{}
-	targets = append(targets, f.podTargets(readers, monitors, out)...)
+	targets = append(targets, f.podTargets(readers, out)...)
 	out.Targets, out.Origins = targets, make(map[string]Origin, len(targets))
 	for i := range targets {
 		t := &targets[i]
@@ -128,16 +120,14 @@ func (f *Finder) noteGateways(readers []Reader) {
 }
 
 // IsSource reports whether a pod may be scraped, beside those of the readers: an agent, a
-// dcgm-exporter, a gateway, or a pod of a PodMonitor.
+// dcgm-exporter or a gateway.
 func (f *Finder) IsSource(pod *corev1.Pod) bool {
 	if f.IsExporter(pod) {
 		return true
 	}
 	set := labels.Set(pod.Labels)
-	if known := f.gateways.Load(); known != nil && slices.ContainsFunc((*known)[pod.Namespace], func(s labels.Selector) bool { return s.Matches(set) }) {
-		return true
-	}
-	return f.cfg.PodMonitors != nil && len(f.cfg.PodMonitors.Current().Of(pod)) > 0
+	known := f.gateways.Load()
+	return known != nil && slices.ContainsFunc((*known)[pod.Namespace], func(s labels.Selector) bool { return s.Matches(set) })
 }
 
 // exporters lists the targets of one kind in a namespace, by the labels of their pods.

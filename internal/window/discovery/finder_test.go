@@ -239,7 +239,6 @@ func TestServerOfSeveralContainers(t *testing.T) {
 func TestTargetsWithTLS(t *testing.T) {
 	var pods podList
 	r := finder(&pods)
-	put, _ := monitors(t, r)
 	pods = podList{pod("web", "web-1", ports("http", 8000, "admin", 15000)), pod("epp", "epp-1", ports("metrics", 9090))}
 	r.cfg.Gateways = true
 	verify := policy.TLS{CA: "ca", ServerName: "other.example"}
@@ -268,11 +267,4 @@ func TestTargetsWithTLS(t *testing.T) {
 		"pod/ns/epp-1:9090/metrics (HTTPS) https://10.0.0.1:9090/metrics "+skips,
 		"pod/ns/web-1:8000/metrics http://10.0.0.1:8000/metrics plain",
 		"pod/ns/web-1:8000/metrics (HTTPS) https://10.0.0.1:8000/metrics "+verifies)
-	// A PodMonitor names the scheme of a signal that names neither a port nor a scheme.
-	put("ns", "m", "selector: {matchLabels: {app: web}}\npodMetricsEndpoints: [{port: admin, scheme: https, tlsConfig: {insecureSkipVerify: true}}]\n")
-	unnamed := source(nil)
-	unnamed.Port = policy.Port{}
-	f([]Reader{reader(unnamed)}, "pod/ns/web-1:15000/metrics (HTTPS) https://10.0.0.1:15000/metrics "+skips)
-	unnamed.TLS = &verify
-	f([]Reader{reader(unnamed)}, "pod/ns/web-1:15000/metrics (HTTPS) https://10.0.0.1:15000/metrics "+verifies)
 }

@@ -84,7 +84,7 @@ func (f *Finder) addGateway(found *podTargetSet, pod *corev1.Pod, g *policy.Gate
 	return e.Name, nil
 }
 
-// podLabels are the labels of a pod's own series, unless a PodMonitor sets others.
+// podLabels are the labels of a pod's own series.
 func podLabels(pod *corev1.Pod, instance string) series.TargetLabels {
 	return series.TargetLabels{Node: pod.Spec.NodeName, Instance: instance, Job: KindPod, Namespace: pod.Namespace, Pod: pod.Name}
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
 )
 
 // MaxPerPod bounds the scraped expositions of one pod: each takes time, and a tenant
@@ -37,10 +36,9 @@ func (f *Finder) readsGateway(r *Reader) bool {
 	return f.cfg.Gateways && slices.ContainsFunc(r.Sources, func(s policy.Source) bool { return s.Gateway != nil })
 }
 
-// podTargets lists the pods' own expositions that autoscalers and PodMonitors read, and
-// notes in list which are not scraped. If a pod has too many, autoscalers have
-// precedence over PodMonitors, and older objects over newer ones.
-func (f *Finder) podTargets(readers []Reader, monitors *podmonitor.List, list *List) (targets []Target) {
+// podTargets lists the pods' own expositions that autoscalers read, and notes in list which
+// are not scraped. If a pod has too many, older autoscalers have precedence.
+func (f *Finder) podTargets(readers []Reader, list *List) (targets []Target) {
 	slices.SortFunc(readers, func(a, b Reader) int {
 		return cmp.Or(a.Created.Compare(b.Created.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -56,9 +54,6 @@ func (f *Finder) podTargets(readers []Reader, monitors *podmonitor.List, list *L
 		if f.readsGateway(r) {
 			list.Gateways[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = f.gatewayTargets(&found, r)
 		}
-	}
-	if f.cfg.PodMonitors != nil {
-		list.Late = !f.monitorTargets(&found, monitors)
 	}
 	list.Excess = found.excess
 	out := make([]Target, 0, len(found.targets))

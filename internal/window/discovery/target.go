@@ -5,7 +5,6 @@ package discovery
 import (
 	"net/netip"
 	"net/url"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,9 +42,6 @@ type Target struct {
 	Labels  series.TargetLabels
 	Fields  gpu.FieldSet       // of KindAgent and KindDCGM: those in use
 	Metrics []policy.PodMetric // of KindPod: those in use, sorted by their keys, each once
-
-	// Interval is the time between two scrapes, if it is longer than the scraper's.
-	Interval time.Duration
 }
 
 // Config selects the exporters, and the addresses that are scraped.
@@ -69,8 +65,6 @@ type Config struct {
 	// with a PromQL backend, which scrapes them itself.
 	Gateways bool
 
-	PodMonitors PodMonitors // nil: none are read
-
 	ExporterScheme string // of agents and dcgm-exporters: http (also if empty) or https
 }
 
@@ -93,9 +87,7 @@ type List struct {
 	Targets  []Target
 	Origins  map[string]Origin                 // by target
 	Gateways map[types.NamespacedName]Gateways // of the readers
-	// Late is set if some targets were left to the next Find, which should be soon.
-	Late   bool
-	Excess map[string]bool // targets that are not scraped because their pod has MaxPerPod others
+	Excess   map[string]bool                   // targets that are not scraped because their pod has MaxPerPod others
 }
 
 // Origin is where a target is.

@@ -24,7 +24,6 @@ type labeller struct {
 	names   *Names
 	target  *series.Target
 	fixed   []labels.Label // of the target
-	extra   int64          // bytes of the target's extra labels
 	builder labels.ScratchBuilder
 	pairs   []labels.Label // of a line
 	buffer  []byte
@@ -48,10 +47,6 @@ func newLabeller(cfg *Config, isPod bool) labeller {
 			x.fixed = append(x.fixed, labels.Label{Name: pair[0], Value: pair[1]})
 		}
 	}
-	for name, value := range l.Extra.All() {
-		x.fixed = append(x.fixed, labels.Label{Name: name, Value: value})
-		x.extra += int64(len(name) + len(value))
-	}
 	return x
 }
 
@@ -63,7 +58,7 @@ func (x *labeller) release() { x.pairs, x.buffer, x.builder = nil, nil, labels.S
 
 // size returns the bytes that are remembered. The store accounts for the sets.
 func (x *labeller) size() int64 {
-	return int64(cap(x.sets))*int64(unsafe.Sizeof(series.Labels(nil))) + int64(cap(x.buffer)) + int64(len(x.several))*2*32 + x.extra
+	return int64(cap(x.sets))*int64(unsafe.Sizeof(series.Labels(nil))) + int64(cap(x.buffer)) + int64(len(x.several))*2*32
 }
 
 // expose prepares a line's entry for queries: with the series of the device's field, or

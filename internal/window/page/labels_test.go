@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/gpupilot/gpupilot/internal/base/labelpairs"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
@@ -138,12 +137,10 @@ DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-1",namespace="evil",pod="e",exported_pod=
 	}
 }
 
-// A page speaks for no other namespace than its pod's, and for none of the labels that a
-// PodMonitor gives the target.
-func TestExtraLabels(t *testing.T) {
+// A page speaks for no other namespace than its pod's, and for none of the target's labels.
+func TestTargetLabelsAreNotThePages(t *testing.T) {
 	of := series.TargetLabels{
 		Node: "n", Instance: "10.0.0.1:80", Job: "ns/m", Namespace: "ns", Pod: "p",
-		Extra: labelpairs.Pairs("").With("container", "server").With("endpoint", "http"),
 	}
 	got, _ := shown(t, NewPod, NewNames(false, []string{"requests"}), of, `requests{namespace="other",pod="q",node="m",job="gpupilot-agent",container="x",a="b"} 7
 requests{exported_namespace="z",namespace="other"} 8
@@ -151,8 +148,8 @@ kube_pod_labels{namespace="other"} 1
 unused 1
 `)
 	want := []string{
-		`{__name__="requests", a="b", container="server", endpoint="http", exported_container="x", exported_job="gpupilot-agent", exported_namespace="other", exported_node="m", exported_pod="q", instance="10.0.0.1:80", job="ns/m", namespace="ns", node="n", pod="p"} 7`,
-		`{__name__="requests", container="server", endpoint="http", exported_exported_namespace="other", exported_namespace="z", instance="10.0.0.1:80", job="ns/m", namespace="ns", node="n", pod="p"} 8`,
+		`{__name__="requests", a="b", container="x", exported_job="gpupilot-agent", exported_namespace="other", exported_node="m", exported_pod="q", instance="10.0.0.1:80", job="ns/m", namespace="ns", node="n", pod="p"} 7`,
+		`{__name__="requests", exported_exported_namespace="other", exported_namespace="z", instance="10.0.0.1:80", job="ns/m", namespace="ns", node="n", pod="p"} 8`,
 	}
 	got = slices.DeleteFunc(got, func(s string) bool {
 		return !strings.Contains(s, "requests") && !strings.Contains(s, "kube_") && !strings.Contains(s, "unused")

@@ -123,7 +123,7 @@ func TestPodsGetNoCredentials(t *testing.T) {
 	s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Exporters: c, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	for kind, want := range map[Kind]string{Agent: "Bearer secretsecret", DCGM: "Bearer secretsecret", Pod: ""} {
 		target := Target{Name: fmt.Sprint(kind), URL: parse(srv.URL + fmt.Sprint("/", kind)), Kind: kind}
-		r := &runner{s: s, phase: newPhase(&s.cfg, target.Name, 0), state: State{Name: target.Name, URL: target.URL.String()}}
+		r := &runner{s: s, phase: newPhase(&s.cfg, target.Name), state: State{Name: target.Name, URL: target.URL.String()}}
 		r.want.Store(&target)
 		r.scrape(t.Context())
 		if got, ok := auth.Load(fmt.Sprint("/", kind)); !ok || got != want {
@@ -154,7 +154,7 @@ func TestOnlyAgentsGetTheToken(t *testing.T) {
 		}
 		for kind, want := range map[Kind]string{Agent: "Bearer " + now, DCGM: "", Pod: ""} {
 			target := Target{Name: fmt.Sprint(kind), URL: parse(srv.URL + fmt.Sprint("/", kind)), Kind: kind}
-			r := &runner{s: s, phase: newPhase(&s.cfg, target.Name, 0), state: State{Name: target.Name, URL: target.URL.String()}}
+			r := &runner{s: s, phase: newPhase(&s.cfg, target.Name), state: State{Name: target.Name, URL: target.URL.String()}}
 			r.want.Store(&target)
 			r.scrape(t.Context())
 			if got, ok := auth.Load(fmt.Sprint("/", kind)); !ok || got != want {

@@ -138,7 +138,7 @@ func FuzzAnswer(f *testing.F) {
 func plainRunner(t *testing.T, cfg Config, address string) *runner {
 	t.Helper()
 	s := New(cfg, Deps{Dial: (&net.Dialer{}).DialContext, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
-	r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0), state: State{Name: "t", URL: address}}
+	r := &runner{s: s, phase: newPhase(&s.cfg, "t"), state: State{Name: "t", URL: address}}
 	r.want.Store(&Target{Name: "t", URL: parse(address), Kind: DCGM})
 	t.Cleanup(r.conn.shut)
 	return r
@@ -331,7 +331,7 @@ func TestRequestsAreAsNetHTTPSendsThem(t *testing.T) {
 	var asked []string
 	for _, dial := range dialers() {
 		s := New(Config{Timeout: time.Minute}, Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
-		r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
+		r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
 		r.want.Store(&Target{Name: "t", URL: parse(srv.URL + "/a%20b/metrics?x=%0D%0Ay"), Kind: Pod, Metrics: []page.Metric{{Key: "m", Name: "m"}}})
 		clear(got)
 		r.scrape(t.Context())

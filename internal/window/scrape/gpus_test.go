@@ -33,7 +33,7 @@ func newReader(t *testing.T, want Target) *reader {
 	store := series.New(series.Config{})
 	s := New(Config{}, Deps{Store: store, Log: slog.New(slog.DiscardHandler)})
 	want.Name, want.URL = "t", parse("http://10.0.0.1:9400/metrics")
-	r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
+	r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
 	r.want.Store(&want)
 	return &reader{t, store, r, t0}
 }

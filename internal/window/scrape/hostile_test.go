@@ -154,7 +154,7 @@ func TestHonestTargetsBesideHostilePages(t *testing.T) {
 	store := series.New(series.Config{Span: 30 * time.Second, MaxBytes: 16 << 20})
 	s := New(Config{}, Deps{Store: store, Log: slog.New(slog.DiscardHandler)})
 	start := func(name string, kind Kind) *runner {
-		r := &runner{s: s, phase: newPhase(&s.cfg, name, 0), state: State{Name: name}}
+		r := &runner{s: s, phase: newPhase(&s.cfg, name), state: State{Name: name}}
 		r.want.Store(&Target{Name: name, URL: parse("http://10.0.0.1:9400/metrics"), Kind: kind})
 		return r
 	}
@@ -237,7 +237,7 @@ func TestAVanishedTargetsAnswerIsDropped(t *testing.T) {
 	s := New(Config{}, Deps{Store: store, Log: slog.New(slog.DiscardHandler), Client: doer(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(&atEnd{strings.NewReader(page), cancel})}, nil
 	})})
-	r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
+	r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
 	r.want.Store(&Target{Name: "t", URL: parse("http://10.0.0.1:9400/metrics"), Kind: DCGM})
 	r.scrape(ctx)
 	if st := store.Stats(); st.Samples > 0 || store.Pods() > 0 {

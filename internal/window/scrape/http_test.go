@@ -40,7 +40,7 @@ func once(t *testing.T, cfg Config, dial Dialer, h http.HandlerFunc) (State, Sta
 	cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute) // on a busy machine 16 MiB take their time
 	s := New(cfg, Deps{Client: NewClient(), Dial: dial, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	want := Target{Name: "node-7", URL: parse(srv.URL + "/metrics"), Kind: DCGM}
-	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name, 0), state: State{Name: want.Name, URL: want.URL.String()}}
+	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name), state: State{Name: want.Name, URL: want.URL.String()}}
 	r.want.Store(&want)
 	r.scrape(context.Background())
 	r.conn.shut()
@@ -163,7 +163,7 @@ func TestLongPagesOfPodsAreReadLessOften(t *testing.T) {
 		})
 		synctest.Test(t, func(t *testing.T) {
 			s := New(Config{}, Deps{Client: answer, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
-			r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0)}
+			r := &runner{s: s, phase: newPhase(&s.cfg, "t")}
 			r.want.Store(&Target{Name: "t", URL: parse("http://10.0.0.1:8000/metrics"), Kind: kind, Metrics: []page.Metric{{Key: "q", Name: "q"}}})
 			next := r.scrape(t.Context())
 			if wait := time.Until(next); wait < atLeast || wait > below {

@@ -21,7 +21,7 @@ const (
 // phase computes the time of a target's next scrape. Its methods get the time as an
 // argument.
 type phase struct {
-	every time.Duration // Config.Interval, or the target's longer one
+	every time.Duration // Config.Interval
 	guard time.Duration // after an agent's collection
 	most  time.Duration // the limit of a back-off
 	name  uint64        // a hash of the name, the offset of targets without a known tick
@@ -32,16 +32,11 @@ type phase struct {
 	failed int           // consecutive failed scrapes
 }
 
-// newPhase returns the phase of a target, with its own interval if that is longer than
-// the scraper's.
-func newPhase(cfg *Config, name string, every time.Duration) phase {
+// newPhase returns the phase of a target.
+func newPhase(cfg *Config, name string) phase {
 	h := fnv.New64a()
 	h.Write([]byte(name))
-	p := phase{every: cfg.Interval, guard: cfg.Guard, most: cfg.MaxBackoff, name: h.Sum64()}
-	if every > p.every {
-		p.every, p.most = every, max(p.most, every)
-	}
-	return p
+	return phase{every: cfg.Interval, guard: cfg.Guard, most: cfg.MaxBackoff, name: h.Sum64()}
 }
 
 // spread returns the next time of the target's fixed offset within the interval.

@@ -180,9 +180,7 @@ func (r *runner) begin(want *Target) {
 	}
 	switch want.Kind {
 	case Pod:
-		if r.series.SetInterval(0); r.phase.every > r.s.cfg.Interval {
-			r.series.SetInterval(r.phase.every) // values count until the next scrapes
-		}
+		r.series.SetInterval(0)
 		cfg.Learn = r.s.described.Learner(want.Labels.Namespace)
 		r.page = page.NewPod(cfg)
 		return

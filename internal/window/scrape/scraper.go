@@ -167,7 +167,7 @@ func (s *Scraper) follow(ctx context.Context, all *sync.WaitGroup) {
 		have := old.want.Load()
 		switch {
 		case have.equal(t):
-		case have.UID == t.UID && have.URL == t.URL && have.Kind == t.Kind && have.TLS == t.TLS && have.Interval == t.Interval:
+		case have.UID == t.UID && have.URL == t.URL && have.Kind == t.Kind && have.TLS == t.TLS:
 			old.want.Store(t.copy())
 		default:
 			old.gone.Store(have.UID != t.UID)
@@ -214,7 +214,7 @@ func (s *Scraper) start(ctx context.Context, all *sync.WaitGroup, t *Target, bef
 	ctx, cancel := context.WithCancel(ctx)
 	r := &runner{
 		s: s, cancel: cancel, done: make(chan struct{}),
-		phase: newPhase(&s.cfg, t.Name, t.Interval),
+		phase: newPhase(&s.cfg, t.Name),
 		state: State{Name: t.Name, URL: t.URL.String(), Kind: t.Kind},
 	}
 	r.want.Store(t.copy())

@@ -68,7 +68,7 @@ func testAnswersAreNotShown(t *testing.T, dial Dialer) {
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level})),
 			})
 			want := Target{Name: "t", URL: parse(raw), Kind: kind, Metrics: []page.Metric{{Key: "m", Name: "m"}}}
-			r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0), state: State{Name: "t", URL: raw}}
+			r := &runner{s: s, phase: newPhase(&s.cfg, "t"), state: State{Name: "t", URL: raw}}
 			r.want.Store(&want)
 			r.scrape(context.Background())
 			if state := fmt.Sprintf("%+v %v", r.state, r.state.Err); strings.Contains(state, secret) {
@@ -181,7 +181,7 @@ func TestRefusedURLIsNotAsked(t *testing.T) {
 	a := &fakeAgent{interval: time.Second, took: always(time.Millisecond)}
 	s := New(Config{}, Deps{Client: a, Store: series.New(series.Config{}), Log: slog.New(slog.DiscardHandler)})
 	want := Target{Name: "t", URL: url.URL{Scheme: "http", Host: "kubernetes.default:443", Path: "/"}}
-	r := &runner{s: s, phase: newPhase(&s.cfg, "t", 0), state: State{Name: "t"}}
+	r := &runner{s: s, phase: newPhase(&s.cfg, "t"), state: State{Name: "t"}}
 	r.want.Store(&want)
 	r.scrape(context.Background())
 	if len(a.requests()) != 0 || r.state.Err == nil || !strings.Contains(r.state.Err.Error(), `host "kubernetes.default:443" is not an IP address and a port`) {

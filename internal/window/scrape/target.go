@@ -34,9 +34,6 @@ type Target struct {
 	Fields  gpu.FieldSet  // the fields in use, for Agent and DCGM; empty: all
 	Metrics []page.Metric // the metrics in use, for Pod
 
-	// Interval is the time between two scrapes of a Pod, if it is longer than
-	// Config.Interval.
-	Interval time.Duration
 }
 
 // copy returns a copy of a list's element: a pointer into the list keeps all of it.
@@ -47,7 +44,7 @@ func (t *Target) copy() *Target {
 
 func (t *Target) equal(o *Target) bool {
 	return t.Name == o.Name && t.URL == o.URL && t.Kind == o.Kind && t.TLS == o.TLS && t.Labels == o.Labels && t.UID == o.UID &&
-		t.Fields == o.Fields && t.Interval == o.Interval && slices.Equal(t.Metrics, o.Metrics)
+		t.Fields == o.Fields && slices.Equal(t.Metrics, o.Metrics)
 }
 
 // State is the state of a target, for the page and the CLI.

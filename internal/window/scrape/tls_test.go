@@ -27,7 +27,7 @@ func podRunner(address, scheme string, verify TLS, dial Dialer) *runner {
 		Name: "pod", URL: parse(scheme + "://" + address + "/metrics"), Kind: Pod, TLS: verify,
 		Labels: series.TargetLabels{Namespace: "ns", Pod: "web-1"}, Metrics: []page.Metric{{Key: "queue", Name: "queue"}},
 	}
-	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name, 0), state: State{Name: want.Name, URL: want.URL.String()}}
+	r := &runner{s: s, phase: newPhase(&s.cfg, want.Name), state: State{Name: want.Name, URL: want.URL.String()}}
 	r.want.Store(&want)
 	return r
 }

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/base/labelpairs"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/ledger"
 	"github.com/gpupilot/gpupilot/internal/window/ring"
@@ -83,10 +82,6 @@ type TargetLabels struct {
 
 	Namespace string // of the pod; empty for an exporter of GPUs
 	Pod       string // empty for an exporter of GPUs
-
-	// Extra are further labels, in the order of their names, each once. None has the
-	// name of another label of the target.
-	Extra labelpairs.Pairs
 
 	// Rank orders the exporters of one node. While one of a lower rank assigns
 	// devices to pods, those of a higher rank only add values.

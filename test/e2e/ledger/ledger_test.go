@@ -59,7 +59,7 @@ var (
 
 func TestMain(m *testing.M) {
 	stack.Main(m, stack.Config{
-		Nodes: 2, NoController: true, ControllerArgs: []string{"--pod-monitors", "--prometheus-rules", "--window", "1m"},
+		Nodes: 2, NoController: true, ControllerArgs: []string{"--prometheus-rules", "--window", "1m"},
 		Workloads: []simnode.Workload{{Name: "server", Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
 	}, func(s *stack.Stack) error { rig = s; return nil })
 }

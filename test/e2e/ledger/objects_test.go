@@ -30,7 +30,6 @@ var kinds = []schema.GroupVersionKind{
 	{Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaimTemplate"},
 	{Group: "gpupilot.dev", Version: "v1alpha1", Kind: "GPUAutoscaler"},
 	{Group: "gpupilot.dev", Version: "v1alpha1", Kind: "MetricQuery"},
-	{Group: "monitoring.coreos.com", Version: "v1", Kind: "PodMonitor"},
 	{Group: "monitoring.coreos.com", Version: "v1", Kind: "PrometheusRule"},
 	{Group: "keda.sh", Version: "v1alpha1", Kind: "ScaledObject"},
 }
@@ -146,12 +145,6 @@ func (g *generator) object(kind schema.GroupVersionKind, i int) *unstructured.Un
 		}
 	case "MetricQuery":
 		spec = map[string]any{"query": map[string]any{"promql": g.sum(4000)}}
-	case "PodMonitor":
-		spec = map[string]any{"selector": selector, "podMetricsEndpoints": list(grow(2000), func(i int) any {
-			return map[string]any{"port": fmt.Sprint("p", i), "relabelings": list(5, func(int) any {
-				return map[string]any{"action": "replace", "targetLabel": g.text(10), "replacement": g.text(20)}
-			})}
-		})}
 	case "PrometheusRule":
 		rules := 1 + g.rng.IntN(200)
 		spec = map[string]any{"groups": list(1, func(int) any {

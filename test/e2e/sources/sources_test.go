@@ -2,7 +2,7 @@
 
 //go:build e2e
 
-// Package sources tests gateways and PodMonitors as sources of metrics on a real control
+// Package sources tests gateways as sources of metrics on a real control
 // plane, without Prometheus.
 package sources
 
@@ -18,16 +18,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/window/podmonitor"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -40,7 +37,7 @@ const (
 var rig *stack.Stack
 
 func TestMain(m *testing.M) {
-	cfg := stack.Config{Nodes: 2, ControllerArgs: []string{"--pod-monitors", "--prometheus-rules", "--query-namespaces", trusted}}
+	cfg := stack.Config{Nodes: 2, ControllerArgs: []string{"--query-namespaces", trusted}}
 	stack.Main(m, cfg, func(s *stack.Stack) error {
 		rig = s
 		for _, name := range []string{"chat", "dynamo", "worker"} {
@@ -57,8 +54,7 @@ func tenants(t *testing.T) {
 		ctx := context.Background()
 		for _, ns := range []string{mine, others, trusted} {
 			for _, kind := range []schema.GroupVersionKind{
-				v1alpha1.GroupVersion.WithKind("GPUAutoscaler"), podmonitor.Kind, podmonitor.Kind.GroupVersion().WithKind("PrometheusRule"),
-				{Group: "apps", Version: "v1", Kind: "Deployment"},
+				v1alpha1.GroupVersion.WithKind("GPUAutoscaler"), {Group: "apps", Version: "v1", Kind: "Deployment"},
 				{Version: "v1", Kind: "Pod"},
 			} {
 				u := &unstructured.Unstructured{}
@@ -263,108 +259,4 @@ func TestDynamoInATrustedNamespace(t *testing.T) {
 	}
 	page.Store(`dynamo_frontend_inflight_requests{model="m"} 15` + "\n")
 	wantReplicas(t, trusted, "dynamo", 3)
-}
-
-// eventAbout waits for an Event about a PodMonitor.
-func eventAbout(t *testing.T, namespace, name, want string) {
-	t.Helper()
-	stack.Eventually(t, func() error {
-		var list eventsv1.EventList
-		if err := rig.Client.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
-			return err
-		}
-		for i := range list.Items {
-			if e := &list.Items[i]; e.Regarding.Kind == "PodMonitor" && e.Regarding.Name == name && strings.Contains(e.Note, want) {
-				return nil
-			}
-		}
-		return fmt.Errorf("no Event about PodMonitor %s/%s says %q", namespace, name, want)
-	})
-}
-
-func podMonitor(namespace, name, spec string) string {
-	return fmt.Sprintf("apiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", name, namespace, spec)
-}
-
-// The pods of a PodMonitor are series for queries and rules, in their own namespace only.
-func TestPodMonitor(t *testing.T) {
-	tenants(t)
-	rig.MustApplyFile(t, "testdata/podmonitors-crd.yaml")
-	rig.MustApplyFile(t, "../../journeys/walkthrough/testdata/prometheusrules-crd.yaml")
-	depth, forged := &text{}, &text{}
-	depth.Store("queue_depth{queue=\"a\"} 10\nqueue_depth{queue=\"b\",namespace=\"evil\"} 5\n")
-	forged.Store("queue_depth{namespace=\"llm\",pod=\"queue-0\"} 1000\n")
-	serve(t, place(t, mine, "queue-0", "app: queue, team: red", "{name: http, containerPort: 8080}, {name: stats, containerPort: 8081}", ""), 8081, depth.handler())
-	evil := serve(t, place(t, others, "queue-0", "app: queue", "{name: stats, containerPort: 8081}", ""), 8081, forged.handler())
-	// A pod that redirects to another one, and a pod on its node's network.
-	inner := place(t, mine, "inner", "app: inner", "{name: http, containerPort: 8080}", "")
-	elsewhere := serve(t, inner, 8082, forged.handler())
-	redirect := serve(t, place(t, mine, "redirect", "app: redirect", "{name: stats, containerPort: 8081}", ""), 8081, func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "http://"+inner+":8082/metrics", http.StatusFound)
-	})
-	place(t, mine, "host", "app: host", "{name: kubelet, containerPort: 10250}", "  hostNetwork: true")
-
-	rig.MustApply(t, podMonitor(mine, "queue", `{selector: {matchLabels: {app: queue}}, podTargetLabels: [team], podMetricsEndpoints: [{port: stats, interval: 2s, relabelings: [{sourceLabels: [__meta_kubernetes_pod_container_name], targetLabel: part}]}]}`))
-	rig.MustApply(t, podMonitor(others, "queue", `{selector: {}, podMetricsEndpoints: [{port: stats}]}`))
-	rig.MustApply(t, podMonitor(others, "greedy", `{namespaceSelector: {any: true}, selector: {}, podMetricsEndpoints: [{port: stats}]}`))
-	rig.MustApply(t, podMonitor(mine, "params", `{selector: {matchLabels: {app: queue}}, podMetricsEndpoints: [{port: http, params: {target: [10.9.9.9]}}]}`))
-	rig.MustApply(t, podMonitor(mine, "redirect", `{selector: {matchLabels: {app: redirect}}, podMetricsEndpoints: [{port: stats}]}`))
-	rig.MustApply(t, podMonitor(mine, "host", `{selector: {matchLabels: {app: host}}, podMetricsEndpoints: [{portNumber: 10250}]}`))
-
-	scaled(t, mine, "worker", 0, `{query: {promql: sum(queue_depth)}, target: {value: "5"}, activation: "0"}`)
-	wantReplicas(t, mine, "worker", 3)
-	stack.Eventually(t, func() error {
-		got, err := query(t, `queue_depth{queue="b"}`)
-		for _, want := range []string{
-			`"namespace":"llm"`, `"exported_namespace":"evil"`, `"pod":"queue-0"`, `"container":"main"`, `"part":"main"`, `"endpoint":"stats"`, `"job":"llm/queue"`, `"team":"red"`, `"5"`,
-		} {
-			if err == nil && !strings.Contains(got, want) {
-				err = fmt.Errorf("%s has no %s", got, want)
-			}
-		}
-		return err
-	})
-	eventAbout(t, others, "greedy", "--query-namespaces")
-	eventAbout(t, mine, "params", "params is not supported")
-	eventAbout(t, mine, "host", "network")
-	stack.Eventually(t, func() error {
-		got, err := query(t, `count by (namespace) (queue_depth)`)
-		if err == nil && (!strings.Contains(got, `"namespace":"evil"`) || redirect.Requests.Load() == 0 || evil.Requests.Load() == 0) {
-			err = fmt.Errorf("%s; %d requests of the redirect", got, redirect.Requests.Load())
-		}
-		return err
-	})
-	if n := elsewhere.Requests.Load(); n > 0 {
-		t.Errorf("a redirect was followed %d times", n)
-	}
-	// A rule makes them a custom metric.
-	rig.MustApply(t, `
-apiVersion: monitoring.coreos.com/v1
-kind: PrometheusRule
-metadata: {name: queue, namespace: llm}
-spec: {groups: [{name: queue, rules: [{record: queue_depth_total, expr: sum(queue_depth), labels: {deployment: worker}}]}]}
-`)
-	set, err := kubernetes.NewForConfig(rig.REST)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stack.Eventually(t, func() error {
-		b, err := set.Discovery().RESTClient().Get().AbsPath("/apis/custom.metrics.k8s.io/v1beta1/namespaces/llm/deployments.apps/worker/queue_depth_total").DoRaw(t.Context())
-		if err == nil && !strings.Contains(string(b), `"value":"15"`) {
-			err = fmt.Errorf("the metric is %s", b)
-		}
-		return err
-	})
-	depth.Store("queue_depth{queue=\"a\"} 30\n")
-	wantReplicas(t, mine, "worker", 6)
-	// Without the PodMonitor there is no value, and the replicas are held.
-	var pod corev1.Pod
-	if err := rig.Client.Get(t.Context(), client.ObjectKey{Namespace: mine, Name: "queue-0"}, &pod); err != nil {
-		t.Fatal(err)
-	}
-	if err := rig.Client.Delete(t.Context(), &pod); err != nil {
-		t.Fatal(err)
-	}
-	wantCondition(t, mine, "worker", "no series matches")
-	wantReplicas(t, mine, "worker", 6)
 }
