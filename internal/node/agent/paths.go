@@ -114,20 +114,20 @@ func (a *Agent) handlePaths(mux *http.ServeMux) {
 	answers := map[string]path{}
 	for _, p := range paths {
 		answers[p.pattern] = p
-		mux.Handle("GET "+p.pattern, a.serve(p))
+		mux.Handle("GET "+p.pattern, a.inPlace(a.serve(p)))
 	}
 	for old, to := range oldPaths {
-		mux.Handle("GET "+old, a.serve(answers[to]))
-		mux.Handle("GET "+old+"/json", a.serve(answers[to]))
+		mux.Handle("GET "+old, a.inPlace(a.serve(answers[to])))
+		mux.Handle("GET "+old+"/json", a.inPlace(a.serve(answers[to])))
 	}
 	description := openAPI(a.cfg.Version)
-	mux.HandleFunc("GET /api/v1/openapi.json", func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("GET /api/v1/openapi.json", a.inPlace(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !noParameters(w, r) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(description)
-	})
+	})))
 }
 
 // notFound is an answer with status 404.
