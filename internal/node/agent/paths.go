@@ -30,7 +30,7 @@ type StatusDoc struct {
 // HealthDoc is the health of a GPU.
 type HealthDoc struct {
 	UUID    string      `json:"uuid"`
-	Overall string      `json:"overall"` // the worst of the systems: pass, warn or fail
+	Overall string      `json:"overall"` // the worst of the systems: pass, warn or fail; unknown if DCGM has not answered
 	Judge   string      `json:"judge"`   // dcgm, or gpupilot where DCGM is not there
 	Systems []SystemDoc `json:"systems"`
 
@@ -40,7 +40,7 @@ type HealthDoc struct {
 // SystemDoc is the verdict on one system of a GPU.
 type SystemDoc struct {
 	Name   string `json:"name"`           // PCIE, NVLINK, PMU, MCU, MEM, SM, INFOROM, THERMAL, POWER, DRIVER or ALL, the GPU as a whole
-	Result string `json:"result"`         // pass, warn, fail, or unknown: only DCGM can judge it
+	Result string `json:"result"`         // pass, warn, fail, or unknown: only DCGM can judge it, or what says it is not collected
 	Code   string `json:"code,omitempty"` // DCGM's name of the error
 }
 
@@ -192,6 +192,10 @@ func (v view) device() (any, error) {
 	return deviceDoc(d, v.Interval, v.now), nil
 }
 
+// unknownHealth is the result where the library that judges has not answered, or no value
+// was collected that says something.
+const unknownHealth = "unknown"
+
 func (v view) health() (any, error) {
 	d, err := v.find()
 	if err != nil {
@@ -204,18 +208,22 @@ func (v view) health() (any, error) {
 	doc := HealthDoc{UUID: d.UUID, Judge: "dcgm", Collected: known(d.Collected)}
 	worst := uint8(gpu.HealthPass)
 	of, judged := d.Health(v.now, gpu.MaxAge(v.Interval))
+	_, couldJudge := v.agent.deps.Reader.(gpu.HealthReader)
 	if !judged {
 		doc.Judge = "gpupilot"
 	}
 	for w := range gpu.HealthWatch(gpu.HealthWatches) {
 		system := SystemDoc{Name: w.String(), Result: results[of[w].Health], Code: of[w].Code}
-		if !judged && gpu.Unjudged(w) {
-			system.Result = "unknown"
+		if !judged && of[w].Health == gpu.HealthPass && (couldJudge || !d.CanJudge(w)) {
+			system.Result = unknownHealth
 		}
 		worst = max(worst, of[w].Health)
 		doc.Systems = append(doc.Systems, system)
 	}
 	doc.Overall = results[worst]
+	if !judged && couldJudge && worst == gpu.HealthPass {
+		doc.Overall = unknownHealth
+	}
 	return doc, nil
 }
 
