@@ -61,13 +61,14 @@ func TestVerdicts(t *testing.T) {
 	r := newReader(append(gpus(1), instance)...)
 	bubble(t, Config{}, r, nil, func(n *node) {
 		verdicts := func() *gpu.Verdicts { return device(t, n.out.last(), "GPU-0").Verdicts }
+		asked := func() (times int) { r.set(func() { times = r.judged["GPU-0"] }); return times }
 		n.pass(3 * time.Second)
-		if v := verdicts(); r.judged["GPU-0"] != 1 || v == nil || v[gpu.WatchMem].Health != gpu.HealthWarn {
-			t.Errorf("no page shows them: asked %v, verdicts %v", r.judged, v)
+		if v := verdicts(); asked() != 1 || v == nil || v[gpu.WatchMem].Health != gpu.HealthWarn {
+			t.Errorf("no page shows them: asked %d times, verdicts %v", asked(), v)
 		}
 		n.pass(judgeEvery)
-		if v := verdicts(); r.judged["GPU-0"] != 2 || v == nil {
-			t.Errorf("later: asked %v, verdicts %v", r.judged, v)
+		if v := verdicts(); asked() != 2 || v == nil {
+			t.Errorf("later: asked %d times, verdicts %v", asked(), v)
 		}
 		r.judge.Store(true)
 		n.pass(time.Second)
