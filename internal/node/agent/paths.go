@@ -266,7 +266,7 @@ func (v view) process() (any, error) {
 func (v view) topology() (any, error) {
 	doc := topologyDoc(v.agent.lastTopology.Load())
 	if doc == nil {
-		return nil, notFound("the topology is not known")
+		return nil, notFound("the topology is not known: it has not been read yet, or this backend does not give it")
 	}
 	return doc, nil
 }
