@@ -62,7 +62,7 @@ func Adapter(b []byte, recorded map[string]string) (*AdapterReport, error) {
 		return nil, err
 	}
 	set, errs := adapter.Compile(&c, adapter.Unchecked{})
-	out := &AdapterReport{Warnings: append(warnings, set.Warnings...)}
+	out := &AdapterReport{Warnings: append(append(warnings, set.Warnings...), oldHostRules(set.Rules, o.Recorded)...)}
 	rules := map[string]*adapter.Rule{}
 	for _, r := range set.Rules {
 		rules[r.Path] = r

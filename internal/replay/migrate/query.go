@@ -59,6 +59,9 @@ func (c *converter) addValueQuery(text string, value resource.Quantity, kind v1a
 		c.result.note(field, "the controller's own windows do not evaluate the query (%v): it needs --prometheus-url", err)
 	}
 	c.noteExporterLabels(expr, field)
+	if use := oldHostUse(expr); use != "" {
+		c.result.note(field, "%s", use)
+	}
 	c.noteNoRequests(expr, field)
 	s := v1alpha1.Signal{Query: &v1alpha1.QuerySignal{PromQL: query}}
 	c.add(s, value, kind, field)
