@@ -105,7 +105,7 @@ func turncoat(ctx context.Context, c net.Conn) {
 }
 
 func pipelined(ctx context.Context, c net.Conn) {
-	each(ctx, 20*time.Millisecond, func() bool {
+	each(ctx, 100*time.Millisecond, func() bool {
 		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 		_, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
 		return err == nil
