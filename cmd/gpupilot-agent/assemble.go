@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
@@ -29,6 +30,7 @@ import (
 // program is the assembled agent.
 type program struct {
 	agent   *agent.Agent
+	room    *listen.Room            // of the clients
 	handler http.Handler            // of the agent, with --auth
 	loops   []func(context.Context) // of the agent and of the sources that it reads
 	close   func()
@@ -68,7 +70,8 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 		a.deps.DriverVersion = vendorlib.ModuleVersion
 	}
 	a.deps.Bus = c.bus(os.Getenv("NVIDIA_VISIBLE_DEVICES"))
-	a.close = func() {}
+	a.close, a.room = func() {}, listen.New(agent.ClientLimits(c.maxScrapes))
+	a.deps.Room = a.room
 	a.api.client, a.api.err = c.apiClient()
 	if _, _, ok := configMapName(c.configMap); ok && a.api.err != nil {
 		return nil, fmt.Errorf("--configmap-data: %w", a.api.err)
@@ -102,7 +105,7 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 	a.agent = agent.New(agent.Config{
 		Interval: c.interval(), Node: c.node(), Devices: selection, Switches: switches, CPUs: cpus,
 		Fields: exporter.Fields(), Passed: exporter.Passed(), Version: pages.Version,
-		MaxScrapes: c.maxScrapes, RequireGPUs: c.requireGPUs, Pprof: c.pprof,
+		RequireGPUs: c.requireGPUs, Pprof: c.pprof,
 	}, a.deps)
 	a.handler = a.agent.Handler()
 	if c.auth == authToken {

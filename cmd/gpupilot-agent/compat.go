@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/flags"
-	"github.com/gpupilot/gpupilot/internal/node/agent"
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 )
 
 // compat holds the other flags of dcgm-exporter, up to 4.8.4.
@@ -129,7 +129,7 @@ func (c *compat) options() []option {
 		},
 		{
 			"max-concurrent-scrapes", "", "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", &c.maxScrapes,
-			"limit of concurrent requests to /metrics; further requests get 503; 0 is no limit", flags.Between(&c.maxScrapes, 0, 1_000_000),
+			"limit of concurrent requests to /metrics and for JSON; further ones wait, and slow readers lose their place; 0 is no limit", flags.Between(&c.maxScrapes, 0, 1_000_000),
 		},
 		{
 			"web-systemd-socket", "", "DCGM_EXPORTER_SYSTEMD_SOCKET", &c.systemdSocket,
@@ -243,6 +243,6 @@ func checkConfigMap(p *string) func() error {
 }
 
 // timeouts returns the time limits of one request.
-func (c *compat) timeouts() agent.Timeouts {
-	return agent.Timeouts{Read: c.readTimeout, Write: c.writeTimeout}
+func (c *compat) timeouts() listen.Timeouts {
+	return listen.Timeouts{Read: c.readTimeout, Write: c.writeTimeout}
 }

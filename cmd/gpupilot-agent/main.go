@@ -20,11 +20,11 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
 	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/nvml"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/gpu/vendorlib"
-	"github.com/gpupilot/gpupilot/internal/node/agent"
 )
 
 func main() {
@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer p.close()
-	l, handler, err := c.listen(ctx, p.handler, log)
+	l, handler, err := c.listen(ctx, p.room, p.handler, log)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	for _, f := range p.loops {
 		loops.Go(func() { f(ctx) })
 	}
-	err = agent.Serve(ctx, l, handler, c.timeouts(), log)
+	err = listen.Serve(ctx, l, handler, c.timeouts(), log)
 	end(nil)
 	waitWithin(&loops, closeGrace)
 	if cause := context.Cause(ctx); errors.Is(cause, gpu.ErrReplaced) {

@@ -13,13 +13,14 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/base/regularfile"
 	"github.com/gpupilot/gpupilot/internal/node/webconfig"
 )
 
 // listen opens the listener, and wraps the handler as the web configuration
 // requires.
-func (c *config) listen(ctx context.Context, h http.Handler, log *slog.Logger) (net.Listener, http.Handler, error) {
+func (c *config) listen(ctx context.Context, room *listen.Room, h http.Handler, log *slog.Logger) (net.Listener, http.Handler, error) {
 	var web *webconfig.File
 	if c.webConfig != "" {
 		var err error
@@ -38,6 +39,7 @@ func (c *config) listen(ctx context.Context, h http.Handler, log *slog.Logger) (
 	if err != nil {
 		return nil, nil, err
 	}
+	l = room.Of(l)
 	if web != nil {
 		if conf := web.TLS(); conf != nil {
 			l = tls.NewListener(l, conf)

@@ -16,7 +16,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/certificates"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
-	"github.com/gpupilot/gpupilot/internal/base/connlimit"
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
@@ -31,7 +31,7 @@ import (
 type serving struct {
 	page    *webui.Page
 	mux     *http.ServeMux      // of --address
-	conns   *connlimit.Limit    // of --address
+	conns   *listen.Room        // of --address
 	adapter *adapter.Server     // nil: no --adapter-config
 	keyPair *kedascaler.KeyPair // of the metrics API
 }
@@ -67,7 +67,7 @@ func (p *program) makePage() error {
 	p.page.Prices, p.page.Backtests = p.cfg.prices, reviews
 	p.addLoop(reviews.Run)
 	p.registry.MustRegister(meter.Func(p.page.Meter), meter.Func(reviews.Meter))
-	p.mux, p.conns = http.NewServeMux(), connlimit.New(maxConnections)
+	p.mux, p.conns = http.NewServeMux(), listen.New(listen.Limits{Connections: maxConnections})
 	p.mux.Handle("/", p.page.Handler())
 	p.mux.Handle("GET /metrics", p.page.GuardMetrics(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{
 		Registry: p.registry, MaxRequestsInFlight: metricsAtOnce, Timeout: metricsTimeout,

@@ -4,6 +4,7 @@ package gpu
 
 import (
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -13,6 +14,24 @@ const healthXIDs = time.Hour
 // Unjudged reports whether only DCGM can judge a system. Without DCGM's verdicts
 // they are absent, not healthy.
 func Unjudged(w HealthWatch) bool { return w == WatchSM || w == WatchInforom }
+
+// CanJudge reports whether the values of the device say something about a system. Without
+// them a verdict of ours is no verdict.
+func (d *DeviceSnapshot) CanJudge(w HealthWatch) bool {
+	has := func(ids ...FieldID) bool {
+		return slices.ContainsFunc(ids, func(id FieldID) bool { _, ok := d.Values.Get(id); return ok })
+	}
+	switch w {
+	case WatchMem:
+		return has(RowRemapFailure, ECCDBEVolatile, RowRemapPending, RetiredPending)
+	case WatchThermal:
+		return has(ClocksEventReasons) || has(GPUTemp) && has(SlowdownTemp)
+	case WatchPower:
+		return has(ClocksEventReasons)
+	default:
+		return !Unjudged(w)
+	}
+}
 
 // Health returns the verdicts on a GPU's systems: the library's where it gives any, else
 // ours. judged reports whether they are the library's. If the GPU cannot be read, or its

@@ -2,6 +2,12 @@
 
 package gpu
 
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
 // Topology is the paths between the node's whole GPUs, and from them to its
 // CPUs.
 type Topology struct {
@@ -44,4 +50,25 @@ type TopologyReader interface {
 	// takes longer than a Read: call it rarely. It can return an incomplete
 	// topology with an error.
 	Topology() (Topology, error)
+}
+
+// Ranges formats a bit mask of words of 64 bits as 0-3,8.
+func Ranges(set []uint) string {
+	has := func(i int) bool { return i < 64*len(set) && set[i/64]&(1<<(i%64)) != 0 }
+	var out []string
+	for i := 0; i < 64*len(set); i++ {
+		if !has(i) {
+			continue
+		}
+		first := i
+		for has(i + 1) {
+			i++
+		}
+		if first == i {
+			out = append(out, strconv.Itoa(i))
+		} else {
+			out = append(out, fmt.Sprintf("%d-%d", first, i))
+		}
+	}
+	return strings.Join(out, ",")
 }

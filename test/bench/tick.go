@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
@@ -95,14 +96,15 @@ func startTicking(ctx context.Context, s shape) (*ticking, error) {
 	log := slog.New(slog.DiscardHandler)
 	allocations := s.allocations()
 	ctx, t.cancel = context.WithCancel(ctx)
+	room := listen.New(agent.ClientLimits(16))
 	a := agent.New(agent.Config{Interval: tickEvery, Node: "gpu-node-0001", Fields: t.exporter.Fields()}, agent.Deps{
-		Reader: reader, Metrics: t.exporter, Log: log,
+		Reader: reader, Room: room, Metrics: t.exporter, Log: log,
 		Owners:  func(context.Context) ([]gpu.Allocation, error) { return allocations, nil },
 		Publish: func(s *gpu.Snapshot, st agent.Stats, now time.Time) { t.publish(ctx, s, st, now) },
 	})
 	t.loops.Go(func() { a.Run(ctx) })
 	t.loops.Go(func() {
-		t.served = agent.Serve(ctx, l, a.Handler(), agent.Timeouts{Read: 10 * time.Second, Write: 30 * time.Second}, log)
+		t.served = listen.Serve(ctx, room.Of(l), a.Handler(), listen.Timeouts{Read: 10 * time.Second, Write: 30 * time.Second}, log)
 	})
 	return t, nil
 }

@@ -38,7 +38,7 @@ const char *gp_load(const char *path, gp_lib *lib) {
 		void *to;
 	} may[] = {
 		{"dcgmVersionInfo", &lib->version}, {"dcgmHostengineVersionInfo", &lib->engine_version},
-		{"DcgmFieldGetById", &lib->field}, {"dcgmConnect_v3", &lib->connect_v3}, {"dcgmGetNvLinkLinkStatus", &lib->links}, {"dcgmGetNvLinkP2PStatus", &lib->p2p},
+		{"DcgmFieldGetById", &lib->field}, {"dcgmConnect_v3", &lib->connect_v3}, {"dcgmGetNvLinkLinkStatus", &lib->links}, {"dcgmGetNvLinkP2PStatus", &lib->p2p}, {"dcgmGetDeviceTopology", &lib->topology},
 		{"dcgmHealthSet", &lib->health_set}, {"dcgmHealthCheck", &lib->health_check},
 		{"dcgmGetCpuHierarchy", &lib->cpus_v1}, {"dcgmGetCpuHierarchy_v2", &lib->cpus_v2},
 	};
@@ -190,6 +190,27 @@ int gp_peers(const gp_lib *lib, uintptr_t h, gp_peer *out, int *count) {
 		for (unsigned j = 0; j < list.count && n < *count; j++)
 			if (i != j) out[n++] = (gp_peer){list.gpu[i].id, list.gpu[j].id, list.gpu[i].status[j]};
 	*count = n;
+	return r;
+}
+
+#define PLACE(from) \
+	do { \
+		for (int i = 0; i < DCGM_CPU_WORDS; i++) out->cpus[i] = (from).cpus[i]; \
+		for (; out->count < (from).count && out->count < DCGM_GPUS - 1; out->count++) { \
+			out->to[out->count].gpu = (from).to[out->count].gpu; \
+			out->to[out->count].path = (from).to[out->count].path; \
+		} \
+	} while (0)
+
+int gp_topology(const gp_lib *lib, uintptr_t h, unsigned gpu, gp_place *out) {
+	if (!lib->topology) return GP_NO_FUNCTION;
+	struct dcgm_topology_v2 new = {.version = DCGM_VERSION(new, 2)};
+	int r = lib->topology(h, gpu, &new);
+	if (!r) PLACE(new);
+	if (r != GP_VERSION) return r;
+	struct dcgm_topology_v1 old = {.version = DCGM_VERSION(old, 1)};
+	r = lib->topology(h, gpu, &old);
+	if (!r) PLACE(old);
 	return r;
 }
 

@@ -107,6 +107,27 @@ struct dcgm_p2p_v1 {
 	} gpu[DCGM_GPUS];
 };
 
+enum { DCGM_CPU_WORDS = 8 };
+
+struct dcgm_topology_v1 {
+	unsigned version;
+	unsigned long cpus[DCGM_CPU_WORDS];
+	unsigned count;
+	struct {
+		unsigned gpu, path, links;
+	} to[DCGM_GPUS - 1];
+};
+
+struct dcgm_topology_v2 {
+	unsigned version;
+	unsigned long cpus[DCGM_CPU_WORDS];
+	unsigned count;
+	struct {
+		unsigned gpu;
+		uint64_t path, links;
+	} to[DCGM_GPUS - 1];
+};
+
 struct dcgm_health_v5 {
 	unsigned version;
 	int overall;
@@ -170,6 +191,15 @@ typedef struct {
 } gp_peer;
 
 typedef struct {
+	uint64_t cpus[DCGM_CPU_WORDS];
+	unsigned count;
+	struct {
+		unsigned gpu;
+		uint64_t path; // the PCIe level, and the number of NVLinks as a bit
+	} to[DCGM_GPUS - 1];
+} gp_place; // of a GPU
+
+typedef struct {
 	unsigned system, code, kind, id;
 	int health;
 } gp_incident;
@@ -206,6 +236,7 @@ typedef struct {
 	int (*links)(uintptr_t, void *);
 	int (*cpus_v1)(uintptr_t, struct dcgm_cpus_v1 *);
 	int (*cpus_v2)(uintptr_t, struct dcgm_cpus_v2 *);
+	int (*topology)(uintptr_t, unsigned, void *);
 	int (*p2p)(uintptr_t, struct dcgm_p2p_v1 *);
 	int (*health_set)(uintptr_t, uintptr_t, unsigned);
 	int (*health_check)(uintptr_t, uintptr_t, struct dcgm_health_v5 *);
@@ -235,6 +266,7 @@ int gp_field(const gp_lib *lib, uint16_t field, char *type, int *level); // 0: u
 int gp_links(const gp_lib *lib, uintptr_t h, gp_link *out, int *count);
 int gp_cpus(const gp_lib *lib, uintptr_t h, gp_cpu *out, int *count);
 int gp_peers(const gp_lib *lib, uintptr_t h, gp_peer *out, int *count);
+int gp_topology(const gp_lib *lib, uintptr_t h, unsigned gpu, gp_place *out);
 int gp_health_set(const gp_lib *lib, uintptr_t h, uintptr_t group);
 int gp_health(const gp_lib *lib, uintptr_t h, uintptr_t group, gp_incident *out, int *count);
 int gp_group(const gp_lib *lib, uintptr_t h, const char *name, const struct dcgm_entity *of, int n, uintptr_t *group);

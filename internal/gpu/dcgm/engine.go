@@ -263,6 +263,11 @@ func (e *engine) peers() ([]C.gp_peer, error) {
 	return list[:n], err
 }
 
+func (e *engine) topology(gpu uint) (C.gp_place, error) {
+	var p C.gp_place
+	return p, e.failed("ask for the topology", C.gp_topology(e.lib, e.handle, C.uint(gpu), &p))
+}
+
 func (e *engine) group(name string, of ...entity) (group, error) {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))

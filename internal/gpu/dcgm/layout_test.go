@@ -36,6 +36,9 @@ SIZE(dcgm_entity, dcgmGroupEntityPair_t)
 SIZE(dcgm_field_meta, dcgm_field_meta_t)
 AT(dcgm_field_meta, type, dcgm_field_meta_t, fieldType) AT(dcgm_field_meta, level, dcgm_field_meta_t, entityLevel)
 _Static_assert(DCGM_FT_TIMESTAMP == 't' && DCGM_FE_NONE == 0 && DCGM_FE_VGPU == 2, "levels");
+SIZE(dcgm_topology_v1, dcgmDeviceTopology_v1) AT(dcgm_topology_v1, to[1].path, dcgmDeviceTopology_v1, gpuPaths[1].path) AT(dcgm_topology_v1, cpus, dcgmDeviceTopology_v1, cpuAffinityMask)
+SIZE(dcgm_topology_v2, dcgmDeviceTopology_v2) AT(dcgm_topology_v2, to[1].path, dcgmDeviceTopology_v2, gpuPaths[1].path) AT(dcgm_topology_v2, count, dcgmDeviceTopology_v2, numGpus)
+_Static_assert(DCGM_CPU_WORDS == DCGM_AFFINITY_BITMASK_ARRAY_SIZE && DCGM_TOPOLOGY_SYSTEM == 0x20 && DCGM_TOPOLOGY_NVLINK1 == 0x100, "topology");
 SIZE(dcgm_health_v5, dcgmHealthResponse_v5) SIZE(dcgm_incident, dcgmIncidentInfo_t)
 AT(dcgm_health_v5, count, dcgmHealthResponse_v5, incidentCount) AT(dcgm_health_v5, list, dcgmHealthResponse_v5, incidents)
 AT(dcgm_incident, health, dcgmIncidentInfo_t, health) AT(dcgm_incident, code, dcgmIncidentInfo_t, error.code) AT(dcgm_incident, entity, dcgmIncidentInfo_t, entityInfo)

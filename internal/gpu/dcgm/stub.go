@@ -24,6 +24,9 @@ func (r *Reader) ReadParts(gpu.FieldSet, func(*gpu.Part) bool) ([]gpu.PartSnapsh
 	return nil, r.Err()
 }
 
+// Topology fails with gpu.ErrNoLibrary.
+func (r *Reader) Topology() (gpu.Topology, error) { return gpu.Topology{}, r.Err() }
+
 // Pass does nothing.
 func (*Reader) Pass([]gpu.FieldID) []gpu.FieldID { return nil }
 

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -66,7 +64,7 @@ func (d *device) nearCPUs() string {
 	if ret != nvml.SUCCESS {
 		return ""
 	}
-	return ranges(set)
+	return gpu.Ranges(set)
 }
 
 func (d *device) nearNodes() string {
@@ -77,28 +75,7 @@ func (d *device) nearNodes() string {
 	if ret != nvml.SUCCESS {
 		return ""
 	}
-	return ranges(set)
-}
-
-// ranges formats a bit mask as 0-3,8.
-func ranges(set []uint) string {
-	has := func(i int) bool { return i < 64*len(set) && set[i/64]&(1<<(i%64)) != 0 }
-	var out []string
-	for i := 0; i < 64*len(set); i++ {
-		if !has(i) {
-			continue
-		}
-		first := i
-		for has(i + 1) {
-			i++
-		}
-		if first == i {
-			out = append(out, strconv.Itoa(i))
-		} else {
-			out = append(out, fmt.Sprintf("%d-%d", first, i))
-		}
-	}
-	return strings.Join(out, ",")
+	return gpu.Ranges(set)
 }
 
 func (d *device) pathTo(e *device) gpu.PathLevel {

@@ -62,7 +62,7 @@ func TestRanges(t *testing.T) {
 	for want, set := range map[string][]uint{
 		"": {0, 0}, "0": {1}, "0-3,8": {0x10f}, "63-64": {1 << 63, 1}, "0-127": {^uint(0), ^uint(0)}, "1,3,65": {0b1010, 0b10},
 	} {
-		if got := ranges(set); got != want {
+		if got := gpu.Ranges(set); got != want {
 			t.Errorf("%x: %q, want %q", set, got, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
@@ -27,7 +28,6 @@ type Config struct {
 	Passed   []gpu.FieldID // and those that are not in the table
 	Version  string        // shown on the index page
 
-	MaxScrapes  int  // limit of concurrent requests to /metrics; 0: no limit
 	RequireGPUs bool // /health is 503 while no GPU can be read
 	Pprof       bool // serve /debug/pprof/
 }
@@ -73,6 +73,8 @@ type Deps struct {
 	// Lacking returns which lines of the collectors file have no value in a
 	// snapshot; nil: unknown.
 	Lacking func(*gpu.Snapshot, time.Time) []gpu.Lack
+	// Room bounds the concurrent requests; nil: they are not bounded.
+	Room *listen.Room
 	// Metrics answers GET /metrics.
 	Metrics http.Handler
 	// Push sets the load of simulated GPUs; nil: nobody can.

@@ -54,22 +54,23 @@ func TestCollectorStates(t *testing.T) {
 	})
 }
 
-// The library's verdicts are asked for where they are shown, of whole GPUs; one
-// that fails leaves none.
+// The library's verdicts are asked for at each read where they are shown, else seldom, of whole
+// GPUs; one that fails leaves none.
 func TestVerdicts(t *testing.T) {
 	instance := gpu.Device{Index: 1, UUID: "MIG-1", MIG: &gpu.MIG{ParentUUID: "GPU-1", GPUInstance: 7}}
 	r := newReader(append(gpus(1), instance)...)
 	bubble(t, Config{}, r, nil, func(n *node) {
 		verdicts := func() *gpu.Verdicts { return device(t, n.out.last(), "GPU-0").Verdicts }
+		asked := func() (times int) { r.set(func() { times = r.judged["GPU-0"] }); return times }
 		n.pass(3 * time.Second)
-		if len(r.judged) > 0 || verdicts() != nil {
-			t.Errorf("asked though nobody shows them: %v", r.judged)
+		if v := verdicts(); asked() != 1 || v == nil || v[gpu.WatchMem].Health != gpu.HealthWarn {
+			t.Errorf("no page shows them: asked %d times, verdicts %v", asked(), v)
+		}
+		n.pass(judgeEvery)
+		if v := verdicts(); asked() != 2 || v == nil {
+			t.Errorf("later: asked %d times, verdicts %v", asked(), v)
 		}
 		r.judge.Store(true)
-		n.pass(2 * time.Second)
-		if v := verdicts(); v == nil || v[gpu.WatchMem].Health != gpu.HealthWarn {
-			t.Errorf("verdicts %v", v)
-		}
 		n.pass(time.Second)
 		if v := verdicts(); v != nil {
 			t.Errorf("after a failure: %v", v)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
@@ -26,7 +27,7 @@ import (
 //	/debug/pprof/ profiles of the agent, if they are asked for
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", atMost(a.cfg.MaxScrapes, a.deps.Metrics))
+	mux.Handle("/metrics", a.inPlace(a.deps.Metrics))
 	mux.HandleFunc("/health", a.serveHealth)
 	started := time.Now()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -96,21 +97,19 @@ func (a *Agent) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "OK")
 }
 
-// atMost responds with 503 while h handles n requests.
-func atMost(n int, h http.Handler) http.Handler {
-	if n <= 0 {
+// ClientLimits bounds an agent's clients. scrapes is the number of requests that are handled at
+// a time; 0: as many as there are connections. A place is held by those for /metrics and for
+// JSON. Connections, buffers and pages together take about 20 MiB at most.
+func ClientLimits(scrapes int) listen.Limits {
+	return listen.Limits{Connections: 128, PerSource: 8, Places: scrapes, Slack: time.Second, SendBuffer: 64 << 10}
+}
+
+// inPlace limits the concurrent requests of h.
+func (a *Agent) inPlace(h http.Handler) http.Handler {
+	if a.deps.Room == nil {
 		return h
 	}
-	running := make(chan struct{}, n)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case running <- struct{}{}:
-			defer func() { <-running }()
-			h.ServeHTTP(w, r)
-		default:
-			http.Error(w, fmt.Sprintf("%d scrapes are already in progress", n), http.StatusServiceUnavailable)
-		}
-	})
+	return a.deps.Room.Place(h)
 }
 
 func (a *Agent) serveIndex(w http.ResponseWriter, _ *http.Request) {

@@ -30,7 +30,7 @@ type StatusDoc struct {
 // HealthDoc is the health of a GPU.
 type HealthDoc struct {
 	UUID    string      `json:"uuid"`
-	Overall string      `json:"overall"` // the worst of the systems: pass, warn or fail
+	Overall string      `json:"overall"` // the worst of the systems: pass, warn or fail; unknown if DCGM has not answered
 	Judge   string      `json:"judge"`   // dcgm, or gpupilot where DCGM is not there
 	Systems []SystemDoc `json:"systems"`
 
@@ -40,7 +40,7 @@ type HealthDoc struct {
 // SystemDoc is the verdict on one system of a GPU.
 type SystemDoc struct {
 	Name   string `json:"name"`           // PCIE, NVLINK, PMU, MCU, MEM, SM, INFOROM, THERMAL, POWER, DRIVER or ALL, the GPU as a whole
-	Result string `json:"result"`         // pass, warn, fail, or unknown: only DCGM can judge it
+	Result string `json:"result"`         // pass, warn, fail, or unknown: only DCGM can judge it, or what says it is not collected
 	Code   string `json:"code,omitempty"` // DCGM's name of the error
 }
 
@@ -116,20 +116,20 @@ func (a *Agent) handlePaths(mux *http.ServeMux) {
 	answers := map[string]path{}
 	for _, p := range paths {
 		answers[p.pattern] = p
-		mux.Handle("GET "+p.pattern, a.serve(p))
+		mux.Handle("GET "+p.pattern, a.inPlace(a.serve(p)))
 	}
 	for old, to := range oldPaths {
-		mux.Handle("GET "+old, a.serve(answers[to]))
-		mux.Handle("GET "+old+"/json", a.serve(answers[to]))
+		mux.Handle("GET "+old, a.inPlace(a.serve(answers[to])))
+		mux.Handle("GET "+old+"/json", a.inPlace(a.serve(answers[to])))
 	}
 	description := openAPI(a.cfg.Version)
-	mux.HandleFunc("GET /api/v1/openapi.json", func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("GET /api/v1/openapi.json", a.inPlace(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !noParameters(w, r) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(description)
-	})
+	})))
 }
 
 // notFound is an answer with status 404.
@@ -194,6 +194,10 @@ func (v view) device() (any, error) {
 	return deviceDoc(d, v.Interval, v.now), nil
 }
 
+// unknownHealth is the result where the library that judges has not answered, or no value
+// was collected that says something.
+const unknownHealth = "unknown"
+
 func (v view) health() (any, error) {
 	d, err := v.find()
 	if err != nil {
@@ -206,18 +210,22 @@ func (v view) health() (any, error) {
 	doc := HealthDoc{UUID: d.UUID, Judge: "dcgm", Collected: known(d.Collected)}
 	worst := uint8(gpu.HealthPass)
 	of, judged := d.Health(v.now, gpu.MaxAge(v.Interval))
+	_, couldJudge := v.agent.deps.Reader.(gpu.HealthReader)
 	if !judged {
 		doc.Judge = "gpupilot"
 	}
 	for w := range gpu.HealthWatch(gpu.HealthWatches) {
 		system := SystemDoc{Name: w.String(), Result: results[of[w].Health], Code: of[w].Code}
-		if !judged && gpu.Unjudged(w) {
-			system.Result = "unknown"
+		if !judged && of[w].Health == gpu.HealthPass && (couldJudge || !d.CanJudge(w)) {
+			system.Result = unknownHealth
 		}
 		worst = max(worst, of[w].Health)
 		doc.Systems = append(doc.Systems, system)
 	}
 	doc.Overall = results[worst]
+	if !judged && couldJudge && worst == gpu.HealthPass {
+		doc.Overall = unknownHealth
+	}
 	return doc, nil
 }
 
@@ -260,7 +268,7 @@ func (v view) process() (any, error) {
 func (v view) topology() (any, error) {
 	doc := topologyDoc(v.agent.lastTopology.Load())
 	if doc == nil {
-		return nil, notFound("the topology is not known")
+		return nil, notFound("the topology is not known: it has not been read yet, or this backend does not give it")
 	}
 	return doc, nil
 }

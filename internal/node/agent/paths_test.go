@@ -55,8 +55,8 @@ func TestPaths(t *testing.T) {
 		for _, id := range []string{"2", "3", "-1", "2:8", "0:7", "GPU-9", "%3Cscript%3E", strings.Repeat("9", 1000)} {
 			f("/api/v1/gpus/"+id, 404, "no device")
 		}
-		f("/api/v1/gpus/0/health", 200, `"judge": "gpupilot"`, `"name": "INFOROM",
-      "result": "unknown"`, `"overall": "fail"`) // the fake's XID 79
+		f("/api/v1/gpus/0/health", 200, `"judge": "dcgm"`, `"name": "MEM",
+      "result": "warn"`, `"overall": "warn"`) // whatever the collectors show
 		f("/api/v1/gpus/2:7/health", 404)
 		f("/api/v1/gpus/1/processes", 200, `"pid": 4711`)
 		f("/api/v1/processes/4711", 200, `"uuid": "GPU-1"`)
@@ -145,4 +145,45 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s leads to %s, which is not there", old, to)
 		}
 	}
+}
+
+// withoutVerdicts is a reader whose library does not judge, withSilent one whose library does not answer.
+type (
+	withoutVerdicts struct{ gpu.Reader }
+	withSilent      struct{ gpu.Reader }
+)
+
+func (withSilent) Health(string) (*gpu.Verdicts, error) { return nil, gpu.ErrNoDriver }
+
+// A system is never called healthy by a judge that was not asked, nor without a value that says it.
+func TestHealthIsNotGuessed(t *testing.T) {
+	f := func(r gpu.Reader, d gpu.DeviceSnapshot, want string) {
+		t.Helper()
+		a := New(Config{Interval: time.Second}, Deps{Reader: r, Metrics: http.NotFoundHandler()})
+		now := time.Now()
+		d.UUID, d.Collected = "GPU-0", now
+		a.snapshot.Store(&gpu.Snapshot{Time: now, Interval: time.Second, Devices: []gpu.DeviceSnapshot{d}})
+		code, body := fetch(t, a.Handler(), "/api/v1/gpus/0/health")
+		var doc HealthDoc
+		if err := json.Unmarshal([]byte(body), &doc); err != nil || code != http.StatusOK {
+			t.Fatalf("%d %v %s", code, err, body)
+		}
+		got := doc.Judge + " " + doc.Overall
+		for _, s := range doc.Systems {
+			if s.Name == "MEM" || s.Name == "DRIVER" || s.Name == "POWER" {
+				got += " " + s.Name + "=" + s.Result
+			}
+		}
+		if got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+	var values, bad gpu.Values
+	values.Set(gpu.RowRemapFailure, 0)
+	bad.Set(gpu.RowRemapFailure, 1)
+	f(withoutVerdicts{}, gpu.DeviceSnapshot{}, "gpupilot pass MEM=unknown POWER=unknown DRIVER=pass")
+	f(withoutVerdicts{}, gpu.DeviceSnapshot{Values: values}, "gpupilot pass MEM=pass POWER=unknown DRIVER=pass")
+	f(withSilent{}, gpu.DeviceSnapshot{Values: values}, "gpupilot unknown MEM=unknown POWER=unknown DRIVER=unknown")
+	f(withSilent{}, gpu.DeviceSnapshot{Values: bad}, "gpupilot fail MEM=fail POWER=unknown DRIVER=unknown")
+	f(withSilent{}, gpu.DeviceSnapshot{Verdicts: &gpu.Verdicts{gpu.WatchMem: {Health: gpu.HealthFail}}}, "dcgm fail MEM=fail POWER=pass DRIVER=pass")
 }

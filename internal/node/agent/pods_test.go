@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -84,7 +83,7 @@ func TestJobFilesByUUIDAndOfNoGPU(t *testing.T) {
 	if n := *s.UnmatchedJobFiles; n != 4 {
 		t.Errorf("%d files of no GPU, want 4", n)
 	}
-	for _, name := range []string{"GPU-9", "00", "0-3", "nvidia2"} {
+	for _, name := range []string{"GPU-9", " 00 ", "0-3", "nvidia2"} {
 		if strings.Count(log.String(), name) != 1 {
 			t.Errorf("%s is not named once:\n%s", name, &log)
 		}
@@ -93,38 +92,6 @@ func TestJobFilesByUUIDAndOfNoGPU(t *testing.T) {
 	l.addJobs(s)
 	if n := *s.UnmatchedJobFiles; n != 2 || s.Devices[0].Jobs != nil || strings.Count(log.String(), "nvidia2") != 1 || !strings.Contains(log.String(), "files=[x] count=1") {
 		t.Errorf("%d, log:\n%s", n, &log)
-	}
-}
-
-func TestAtMost(t *testing.T) {
-	begun, end := make(chan bool, 3), make(chan bool) // room for a scrape too many
-	h := atMost(1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { begun <- true; <-end }))
-	first := make(chan int, 1)
-	go func() {
-		rec := httptest.NewRecorder()
-		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		first <- rec.Code
-	}()
-	<-begun
-	second := make(chan int, 1)
-	go func() {
-		code, _ := fetch(t, h, "/metrics")
-		second <- code
-	}()
-	select {
-	case code := <-second:
-		if code != http.StatusServiceUnavailable {
-			t.Errorf("a second scrape: %d", code)
-		}
-	case <-begun:
-		t.Error("a second scrape is answered beside the first")
-	}
-	close(end)
-	if code := <-first; code != http.StatusOK {
-		t.Errorf("the first scrape: %d", code)
-	}
-	if code, _ := fetch(t, h, "/metrics"); code != http.StatusOK {
-		t.Errorf("a scrape after it: %d", code)
 	}
 }
 

@@ -23,6 +23,7 @@ type worker struct {
 	cancel context.CancelFunc
 
 	linked time.Time // when NVLinks were last read
+	judged time.Time // when the library was last asked for its verdicts
 	asked  time.Time // when the pending read was requested; zero: no pending read
 	took   time.Duration
 	known  bool      // took is set
@@ -43,13 +44,18 @@ type question struct {
 // calls, and change seldom.
 const linksEvery = 10 * time.Second
 
+// judgeEvery is the time between two questions for the library's verdicts while no page shows
+// them. The health of a GPU in the API needs them too.
+const judgeEvery = 10 * time.Second
+
 // reading is the result of one read.
 type reading struct {
 	worker *worker
 	values *gpu.Values // not written to any more
 	asked  time.Time
-	links  *gpu.Links // nil: not read
-	health *gpu.Verdicts
+	links  *gpu.Links    // nil: not read
+	health *gpu.Verdicts // nil: not known
+	judged bool          // the library was asked for verdicts
 	took   time.Duration
 	err    error
 }
@@ -90,7 +96,7 @@ func (w *worker) perform(q question) reading {
 		l, _ := w.linker.Links(w.uuid) // unknown links are left out
 		res.links = &l
 	}
-	if q.health && (res.err == nil || errors.Is(res.err, gpu.ErrLost)) {
+	if res.judged = q.health && (res.err == nil || errors.Is(res.err, gpu.ErrLost)); res.judged {
 		res.health, _ = w.judge.Health(w.uuid) // without verdicts, its values decide
 	}
 	return res
@@ -103,7 +109,10 @@ func (w *worker) question(now time.Time, want gpu.FieldSet, health bool) (q ques
 		return question{}, false
 	}
 	w.asked = now
-	q = question{at: now, want: want, links: w.linker != nil && now.Sub(w.linked) >= linksEvery, health: w.judge != nil && health}
+	q = question{at: now, want: want, links: w.linker != nil && now.Sub(w.linked) >= linksEvery, health: w.judge != nil && (health || now.Sub(w.judged) >= judgeEvery)}
+	if q.health {
+		w.judged = now
+	}
 	if q.links {
 		w.linked = now
 	}
@@ -129,7 +138,9 @@ func (w *worker) accept(r reading) {
 		return
 	}
 	w.snap.Values, w.snap.Collected, w.snap.Took = *r.values, r.asked, r.took
-	w.snap.Verdicts = r.health
+	if r.judged {
+		w.snap.Verdicts = r.health
+	}
 	if r.links != nil {
 		w.snap.Links = *r.links
 	}

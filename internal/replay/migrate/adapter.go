@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
+	"github.com/gpupilot/gpupilot/internal/promql/hostlabel"
 )
 
 // Becomes is what a rule of prometheus-adapter becomes.
@@ -62,7 +63,7 @@ func Adapter(b []byte, recorded map[string]string) (*AdapterReport, error) {
 		return nil, err
 	}
 	set, errs := adapter.Compile(&c, adapter.Unchecked{})
-	out := &AdapterReport{Warnings: append(warnings, set.Warnings...)}
+	out := &AdapterReport{Warnings: append(append(warnings, set.Warnings...), hostlabel.Rules(set.Rules, o.Recorded)...)}
 	rules := map[string]*adapter.Rule{}
 	for _, r := range set.Rules {
 		rules[r.Path] = r

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/promql/hostlabel"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
@@ -59,6 +60,9 @@ func (c *converter) addValueQuery(text string, value resource.Quantity, kind v1a
 		c.result.note(field, "the controller's own windows do not evaluate the query (%v): it needs --prometheus-url", err)
 	}
 	c.noteExporterLabels(expr, field)
+	if use := hostlabel.Use(expr); use != "" {
+		c.result.note(field, "%s", use)
+	}
 	c.noteNoRequests(expr, field)
 	s := v1alpha1.Signal{Query: &v1alpha1.QuerySignal{PromQL: query}}
 	c.add(s, value, kind, field)

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/gpupilot/gpupilot/internal/base/connlimit"
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	pb "github.com/gpupilot/gpupilot/internal/serve/kedascaler/externalscaler"
 )
@@ -155,7 +155,7 @@ func (s *Server) ListenAndRun(ctx context.Context, address string) error {
 	if err != nil {
 		return fmt.Errorf("--keda-address %s: %w", address, err)
 	}
-	return s.Run(ctx, connlimit.New(maxConnections).Of(l))
+	return s.Run(ctx, listen.New(listen.Limits{Connections: maxConnections}).Of(l))
 }
 
 // limitCall bounds the time and the number of concurrent calls, and counts them.

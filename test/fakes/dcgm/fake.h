@@ -60,6 +60,7 @@ struct part_value {
 
 struct state {
 	int gpus, switches, cpus, cores, links; // cores: of each CPU; links: that are up, of each GPU and switch
+	int topology; // the highest version that is answered, plus 1; 0: all
 	int totals; // the GPUs have profiling counters
 	struct part_value part[MAX_PART_VALUES];
 	int part_values;

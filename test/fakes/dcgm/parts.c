@@ -62,6 +62,7 @@ static bool set_part(char w[][NAME]) {
 bool part_line(char w[][NAME]) {
 	if (!strcmp(w[0], "switches")) return S.switches = atoi(w[1]), S.switches <= DCGM_MAX_NUM_SWITCHES;
 	if (!strcmp(w[0], "links")) return S.links = atoi(w[1]), S.links <= DCGM_NVLINK_MAX_LINKS_PER_GPU;
+	if (!strcmp(w[0], "topology")) return S.topology = 1 + atoi(w[1]), true;
 	if (!strcmp(w[0], "totals")) return S.totals = atoi(w[1]), true;
 	if (!strcmp(w[0], "cpus")) return S.cpus = atoi(w[1]), S.cores = atoi(w[2]), S.cpus <= (int)DCGM_MAX_NUM_CPUS && S.cpus * S.cores <= DCGM_MAX_NUM_CPU_CORES;
 	if (!strcmp(w[0], "p2p")) {
@@ -121,6 +122,35 @@ dcgmReturn_t dcgmGetNvLinkP2PStatus(dcgmHandle_t h, dcgmNvLinkP2PStatus_v1 *out)
 	for (int i = 0; i < S.gpus; i++) {
 		out->gpus[i].entityId = (unsigned)i;
 		memcpy(out->gpus[i].linkStatus, S.p2p[i], sizeof out->gpus[i].linkStatus);
+	}
+	return end(DCGM_ST_OK);
+}
+
+#define FILL(out, gpu) \
+	do { \
+		int half = (S.gpus + 1) / 2, near = (int)(gpu) >= half; \
+		for (int c = 56 * near; c < 56 * (1 + near); c++) (out)->cpuAffinityMask[c / 64] |= 1ul << c % 64; \
+		for (int i = 0; i < S.gpus; i++) { \
+			if (i == (int)(gpu)) continue; \
+			(out)->gpuPaths[(out)->numGpus].gpuId = (unsigned)i; \
+			(out)->gpuPaths[(out)->numGpus++].path = ((i >= half) == near ? DCGM_TOPOLOGY_CPU : DCGM_TOPOLOGY_SYSTEM) | (S.links ? 1u << (7 + S.links) : 0); \
+		} \
+	} while (0)
+
+// The first half of the GPUs is near the CPUs 0-55, the rest near 56-111.
+dcgmReturn_t dcgmGetDeviceTopology(dcgmHandle_t h, unsigned gpu, dcgmDeviceTopology_v2 *out) {
+	BEGIN(h, "GetDeviceTopology", (int)gpu);
+	unsigned version = out->version;
+	int most = S.topology ? S.topology - 1 : 2;
+	if (version == dcgmDeviceTopology_version2 && most >= 2) {
+		*out = (dcgmDeviceTopology_v2){.version = version};
+		FILL(out, gpu);
+	} else if (version == dcgmDeviceTopology_version1 && most >= 1) {
+		dcgmDeviceTopology_v1 *old = (dcgmDeviceTopology_v1 *)out;
+		*old = (dcgmDeviceTopology_v1){.version = version};
+		FILL(old, gpu);
+	} else {
+		return end(DCGM_ST_VER_MISMATCH);
 	}
 	return end(DCGM_ST_OK);
 }

@@ -13,7 +13,6 @@ enum { NOT_SUPPORTED = -6 };
 STUB(dcgmAttachDriver, NOT_SUPPORTED)
 STUB(dcgmCreateFakeEntities, NOT_SUPPORTED)
 STUB(dcgmDetachDriver, NOT_SUPPORTED)
-STUB(dcgmGetDeviceTopology, NOT_SUPPORTED)
 STUB(dcgmGetPidInfo, NOT_SUPPORTED)
 STUB(dcgmHealthGet, NOT_SUPPORTED)
 STUB(dcgmInjectFieldValue, NOT_SUPPORTED)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package listen
 
 import (
 	"context"
@@ -19,7 +19,7 @@ const shutdownGrace = time.Second
 // limit.
 type Timeouts struct{ Read, Write time.Duration }
 
-// Serve serves h on l until ctx is done, and closes l.
+// Serve serves h on l, a listener of Of, maybe with TLS, until ctx is done, and closes l.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, t Timeouts, log *slog.Logger) error {
 	s := &http.Server{
 		Handler:           h,
@@ -27,7 +27,8 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, t Timeouts, log 
 		ReadTimeout:       t.Read,
 		WriteTimeout:      t.Write,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    16 << 10,
+		ConnContext:       withConn,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)

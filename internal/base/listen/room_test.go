@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package connlimit
+package listen
 
 import (
 	"errors"
@@ -11,11 +11,11 @@ import (
 )
 
 // pipes is a listener that accepts what it is sent.
-type pipes struct{ conns chan net.Conn }
+type dials struct{ conns chan net.Conn }
 
-func (p *pipes) Accept() (net.Conn, error) { return <-p.conns, nil }
-func (p *pipes) Close() error              { return nil }
-func (p *pipes) Addr() net.Addr            { return &net.TCPAddr{} }
+func (p *dials) Accept() (net.Conn, error) { return <-p.conns, nil }
+func (p *dials) Close() error              { return nil }
+func (p *dials) Addr() net.Addr            { return &net.TCPAddr{} }
 
 type from struct {
 	net.Conn
@@ -26,8 +26,8 @@ func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.host
 
 // Whoever opens the most connections loses one when another host comes.
 func TestConnectionsAreBounded(t *testing.T) {
-	in := &pipes{make(chan net.Conn, 1)}
-	limit := New(10)
+	in := &dials{make(chan net.Conn, 1)}
+	limit := New(Limits{Connections: 10})
 	l := limit.Of(in)
 	open := func(host string) (client net.Conn) {
 		t.Helper()
@@ -62,8 +62,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 
 // A connection that ends makes room, and twice is once.
 func TestConnectionsEnd(t *testing.T) {
-	in := &pipes{make(chan net.Conn, 1)}
-	limit := New(10)
+	in := &dials{make(chan net.Conn, 1)}
+	limit := New(Limits{Connections: 10})
 	l := limit.Of(in)
 	for range 100 {
 		_, server := net.Pipe()
@@ -75,7 +75,7 @@ func TestConnectionsEnd(t *testing.T) {
 		_ = c.Close()
 		_ = c.Close()
 	}
-	if limit.Open() != 0 || limit.Closed() != 0 || len(limit.byHost) != 0 {
-		t.Errorf("%d open, %d closed, %d hosts", limit.Open(), limit.Closed(), len(limit.byHost))
+	if limit.Open() != 0 || limit.Closed() != 0 || len(limit.sources) != 0 {
+		t.Errorf("%d open, %d closed, %d hosts", limit.Open(), limit.Closed(), len(limit.sources))
 	}
 }
