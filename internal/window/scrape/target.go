@@ -33,7 +33,6 @@ type Target struct {
 
 	Fields  gpu.FieldSet  // the fields in use, for Agent and DCGM; empty: all
 	Metrics []page.Metric // the metrics in use, for Pod
-
 }
 
 // copy returns a copy of a list's element: a pointer into the list keeps all of it.

@@ -9,9 +9,7 @@ package sources
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -54,7 +52,8 @@ func tenants(t *testing.T) {
 		ctx := context.Background()
 		for _, ns := range []string{mine, others, trusted} {
 			for _, kind := range []schema.GroupVersionKind{
-				v1alpha1.GroupVersion.WithKind("GPUAutoscaler"), {Group: "apps", Version: "v1", Kind: "Deployment"},
+				v1alpha1.GroupVersion.WithKind("GPUAutoscaler"),
+				{Group: "apps", Version: "v1", Kind: "Deployment"},
 				{Version: "v1", Kind: "Pod"},
 			} {
 				u := &unstructured.Unstructured{}
@@ -174,22 +173,6 @@ type text struct{ atomic.Value }
 
 func (x *text) handler() http.HandlerFunc {
 	return stack.Text(func() string { return x.Load().(string) })
-}
-
-// query is a query of the controller's own PromQL.
-func query(t *testing.T, promql string) (string, error) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rig.ControllerURL+"/api/v1/query?query="+url.QueryEscape(promql), nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	return string(b), err
 }
 
 func picker(queued, queueSize, running, endpoints int) string {
