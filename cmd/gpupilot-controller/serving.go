@@ -20,7 +20,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
-	"github.com/gpupilot/gpupilot/internal/replay/review"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
 	"github.com/gpupilot/gpupilot/internal/serve/metricsapi"
@@ -63,10 +62,8 @@ func (p *program) makePage() error {
 		p.page = webui.New(source, webui.Tokens(reviewer))
 		p.registry.MustRegister(meter.Func(reviewer.Meter))
 	}
-	reviews := review.New(review.Deps{Object: p.control.Object, Minutes: source.Minutes, Price: source.PriceOf(&p.cfg.prices)})
-	p.page.Prices, p.page.Backtests = p.cfg.prices, reviews
-	p.addLoop(reviews.Run)
-	p.registry.MustRegister(meter.Func(p.page.Meter), meter.Func(reviews.Meter))
+	p.page.Prices = p.cfg.prices
+	p.registry.MustRegister(meter.Func(p.page.Meter))
 	p.mux, p.conns = http.NewServeMux(), listen.New(listen.Limits{Connections: maxConnections})
 	p.mux.Handle("/", p.page.Handler())
 	p.mux.Handle("GET /metrics", p.page.GuardMetrics(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{

@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -50,15 +49,6 @@ func (c *Controller) Workload(namespace, name string) (out view.WorkloadDetail, 
 	}
 	out.Changes, _ = c.asked.Changes(w.object.Load())
 	return out, true
-}
-
-// Object returns a GPUAutoscaler, which must not be changed; nil: there is none.
-func (c *Controller) Object(namespace, name string) *v1alpha1.GPUAutoscaler {
-	w := c.find(namespace, name)
-	if w == nil {
-		return nil
-	}
-	return w.object.Load()
 }
 
 // Device returns one device of a node in detail.

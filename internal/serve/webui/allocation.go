@@ -16,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
@@ -61,22 +60,6 @@ func hoursOfWorkload(s *history.Store, w history.Workload, from, to time.Time) G
 	}
 	s.Each(w, from, to, metrics, func(_ time.Time, v []history.Value) { h.add(v) })
 	return h
-}
-
-// PriceOf returns the function that returns the mean USD of a GPU-hour of a workload: as it was
-// recorded last, else the price of all GPUs; 0: unknown.
-func (s WithMinutes) PriceOf(prices *price.Table) func(namespace, kind, name string) float64 {
-	return func(namespace, kind, name string) float64 {
-		now := time.Now()
-		for _, back := range []time.Duration{time.Hour, windows["1d"], windows["14d"]} {
-			h := hoursOfWorkload(s.Store, history.Workload{Namespace: namespace, Kind: kind, Name: name}, now.Add(-back), now)
-			if h.Allocated > 0 && h.Unpriced < h.Allocated/100 {
-				return h.Cost / h.Allocated
-			}
-		}
-		usd, _ := prices.All()
-		return usd
-	}
 }
 
 // add adds a minute: the GPUs, what they cost and those without a price, each of the allocated and

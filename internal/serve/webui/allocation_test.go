@@ -184,14 +184,6 @@ func TestRecordedCosts(t *testing.T) {
 	f(got, "mixed", 9+3*5, 5+3*4, 0)
 	f(read("", ""), "known", unknown, unknown, 0)
 	f(read("", "&price=2"), "known", 8, 4, 0)
-
-	of := WithMinutes{Store: s}.PriceOf(&price.Table{})
-	if usd := of("a", "Deployment", "known"); math.Abs(usd-3) > 1e-6 {
-		t.Errorf("an hour of the workload's GPUs costs %g, want 3", usd)
-	}
-	if usd := of("a", "Deployment", "none"); usd != 0 {
-		t.Errorf("an hour of GPUs without a price costs %g", usd)
-	}
 }
 
 // A holder's cost is that of its GPUs. GPUs without a price are counted beside the sum.

@@ -86,18 +86,6 @@ func (p *Page) serveDetail(w http.ResponseWriter, r *http.Request, v Viewer) {
 	})
 }
 
-// serveBacktest sends a workload's replay under other policies, or how far it is.
-func (p *Page) serveBacktest(w http.ResponseWriter, r *http.Request, v Viewer) {
-	if p.Backtests == nil {
-		writeError(w, http.StatusNotFound, "this controller replays no history")
-		return
-	}
-	p.serveWorkload(w, r, v, func(namespace, name string) (any, bool, error) {
-		b, known := p.Backtests.Backtest(namespace, name)
-		return b, known, nil
-	})
-}
-
 var errNoGPU = errors.New("there is no GPU of this node and UUID that you may see")
 
 // serveDevice sends one device in detail, if the viewer sees it in the view. Its owners and

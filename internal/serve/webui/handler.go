@@ -36,8 +36,6 @@ const maxConcurrent = 32
 type Page struct {
 	// Prices are what GPUs cost. They are set before the page is served.
 	Prices price.Table
-	// Backtests replays workloads; nil: nothing does. It is set before the page is served.
-	Backtests Backtests
 
 	source   Source
 	access   Access
@@ -97,7 +95,6 @@ func (p *Page) Meter(to meter.Sink) {
 //	/api/v1/workload?namespace=N&name=M   a WorkloadDetail
 //	/api/v1/gpu?node=N&uuid=U             a Device
 //	/api/v1/decisions                     a DecisionPage
-//	/api/v1/backtest?namespace=N&name=M   a Backtest of the workload, or how far it is
 //	/api/v1/allocation                    Allocations, or CSV
 //	/api/v1/holders                       a HolderPage
 //	/api/v1/history?namespace=N&name=M    the workload's History; 404 if it is unknown,
@@ -121,7 +118,6 @@ func (p *Page) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/allocation", p.guard(p.serveAllocation))
 	mux.HandleFunc("GET /api/v1/holders", p.guard(p.serveHolders))
 	mux.HandleFunc("GET /api/v1/decisions", p.guard(p.serveDecisions))
-	mux.HandleFunc("GET /api/v1/backtest", p.guard(p.serveBacktest))
 	mux.HandleFunc("GET /api/v1/history", p.guard(p.serveHistory))
 	mux.HandleFunc("GET /api/v1/minutes", p.guard(p.serveMinutes))
 	return WithFiles(mux)

@@ -10,13 +10,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
-// Backtests replays what was recorded of workloads.
-type Backtests interface {
-	// Backtest returns the replay of a GPUAutoscaler, or how far it is. known is false if
-	// there is no such GPUAutoscaler. It does not wait for the replay.
-	Backtest(namespace, name string) (b view.Backtest, known bool)
-}
-
 // Source is the source of the page's data. Its methods do not block on anything
 // outside the process. They return values that are never changed.
 type Source interface {

@@ -84,7 +84,7 @@ const about = (w) => "?namespace=" + encodeURIComponent(w.namespace) + "&name=" 
 
 // ---- the address ----
 
-const viewNames = ["workloads", "fleet", "gpu", "decisions", "backtest"];
+const viewNames = ["workloads", "fleet", "gpu", "decisions"];
 
 function readRoute() {
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?");

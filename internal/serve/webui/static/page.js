@@ -53,7 +53,7 @@ function shownNow() {
 }
 
 const drawViews = {
-  workloads: drawWorkloads, gpu: drawGPU, decisions: drawDecisions, backtest: drawBacktest,
+  workloads: drawWorkloads, gpu: drawGPU, decisions: drawDecisions,
   fleet: (v, shown) => { drawFleet(v, shown); drawTargets(v, shown); },
 };
 
@@ -209,7 +209,7 @@ async function watchView() {
 }
 
 // What a view requests beside the view of the controller, and how often in ms.
-const extras = { workloads: [() => loadWorkloads(false).then(refreshDetail), 1000], fleet: [loadHours, 5000], gpu: [loadGPU, 2000], decisions: [loadDecisions, 3000], backtest: [loadBacktest, 2000] };
+const extras = { workloads: [() => loadWorkloads(false).then(refreshDetail), 1000], fleet: [loadHours, 5000], gpu: [loadGPU, 2000], decisions: [loadDecisions, 3000] };
 let extrasAt = 0;
 
 // refreshView requests what the view on the screen needs, now.
@@ -231,7 +231,6 @@ async function pollExtras() {
 function routed(moved) {
   if (route.view === "fleet") readChoice();
   $("workloads-q").value = route.view === "workloads" ? route.p.get("q") || "" : "";
-  $("backtest-q").value = backtestOf();
   $("decisions-q").value = route.view === "decisions" ? route.p.get("q") || "" : "";
   if (moved) scrollTo(0, 0);
   if (route.view !== "workloads") closeDetail();

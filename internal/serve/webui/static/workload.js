@@ -44,7 +44,7 @@ function makeDetail(r) {
   const box = el("div", { class: "detail" }, d.reason,
     el("div", { class: "ranges", role: "group", "aria-label": "Range of the chart" }, ...buttons, d.note), d.plot.box, d.bands, d.picked, d.objectives, d.why,
     el("h3", {}, "Decisions that changed it"), d.past, d.deletion,
-    el("p", {}, link("What would another policy have cost and kept?", "backtest", { of: r.key })));
+    el("p", { class: "dim" }, "What another policy would have cost and kept: ", el("code", {}, "gpupilot backtest --from-cluster " + r.key)));
   d.root = el("tr", { class: "detail-row" }, el("td", { colspan: "6" }, box));
   detail = d;
   refreshDetail();
