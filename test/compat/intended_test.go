@@ -44,7 +44,7 @@ func allowances() []allowance {
 		{because: "One failing device or collector hides no other", scenario: "a GPU that cannot be read", theirs: none, ours: some},
 		{because: "No lost GPU, driver or server ends the process", scenario: "a lost host engine|no driver|a GPU that cannot be read", kind: kindStart, theirs: "exits with .*", ours: "runs"},
 		{because: "A device that several pods share has series without a pod's labels", scenario: "pods: sharing, several", kind: kindLabel, name: podLabels, ours: none},
-		{because: "`nvidia.com/gpu.shared` counts as a GPU", scenario: "pods: gpu.shared", kind: kindLabel, name: podLabels, theirs: none},
+		{because: "Every resource of `nvidia.com` counts as a GPU", scenario: "pods: gpu.shared", kind: kindLabel, name: podLabels, theirs: none},
 		{because: "dcgm-exporter has no series before the first error", kind: kindMetric, name: "DCGM_FI_DEV_XID_ERRORS", theirs: none},
 		{because: "dcgm-exporter has no series before the first error", kind: kindSeries, name: `DCGM_FI_DEV_XID_ERRORS\{.*`, theirs: none},
 		{because: "A ConfigMap that does not exist yet is waited for", scenario: "a ConfigMap that is not there", kind: kindStart, theirs: "exits with .*", ours: "runs"},

@@ -72,7 +72,7 @@ var otherPrograms = map[string]string{
 	"kubectl": "as audience clusterrole duration field-selector for force-conflicts from-file ignore-not-found manifest archive raw " +
 		"serviceaccount server-side subresource tail type watch",
 	"helm":                 "create-namespace install no-hooks reset-then-reuse-values reuse-values set",
-	"docker":               "cap-add cap-drop gpus read-only target",
+	"docker":               "cap-add cap-drop from gpus read-only target",
 	"curl":                 "data-urlencode retry retry-connrefused",
 	"promtool":             "http",
 	"git":                  "tags",
@@ -81,7 +81,6 @@ var otherPrograms = map[string]string{
 	"cosign":               "certificate-identity-regexp certificate-oidc-issuer",
 	"prometheus-adapter":   "metrics-relist-interval",
 	"vllm, tritonserver":   "shutdown-timeout exit-timeout-secs",
-	"KEDA":                 "enable-apiservice-patching",
 	"dcgmproftester":       "no-dcgm-validation target-max-value min-value max-value mode max-processes sync-count cublas log-file",
 	"SGLang, llm-d":        "enable-metrics metrics-endpoint-auth",
 }
