@@ -18,10 +18,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/nodehealth"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/base/flags"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/serve/kedascaler"
 	"github.com/gpupilot/gpupilot/internal/serve/metricquery"
@@ -32,7 +32,7 @@ import (
 
 // deciding is what decides, and what reads values for it and for others.
 type deciding struct {
-	writes        *queries.Slots // of requests that scale and that write statuses
+	writes        *fair.Slots // of requests that scale and that write statuses
 	scaler        *target.Scaler
 	fields        *usage.Fields
 	values        *usage.Reader
@@ -45,7 +45,7 @@ type deciding struct {
 
 // makeUsage makes what knows the fields and the GPUs in use.
 func (p *program) makeUsage() {
-	p.writes = queries.NewSlots(queries.ForWrites())
+	p.writes = fair.NewSlots(fair.ForWrites())
 	p.fields, p.scaler = usage.NewFields(), target.NewScaler(p.clients.Scale)
 	maxAge := gpu.MaxAge(p.cfg.interval)
 	p.values = usage.NewReader(usage.Deps{

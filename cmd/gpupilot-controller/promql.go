@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
 	"github.com/gpupilot/gpupilot/internal/promql/api"
@@ -28,7 +29,7 @@ import (
 // querying evaluates PromQL. Without the role query it has a scheduler only, which asks
 // --prometheus-url.
 type querying struct {
-	slots       *queries.Slots // of rules, signals and MetricQueries over the windows
+	slots       *fair.Slots // of rules, signals and MetricQueries over the windows
 	engine      *engine.Engine
 	results     *rules.Store
 	rules       *rules.Manager
@@ -46,7 +47,7 @@ const queryTimeout = 20 * time.Second
 
 // makeEngine makes PromQL over the windows and their past, and the recording rules.
 func (p *program) makeEngine() error {
-	p.slots, p.results = queries.NewSlots(queries.ForWindows()), rules.NewStore(p.cfg.window, ruleMemory)
+	p.slots, p.results = fair.NewSlots(queries.ForWindows()), rules.NewStore(p.cfg.window, ruleMemory)
 	job, instance := p.promstore.OwnLabels()
 	minutes := past.New(past.Config{Lookback: windows.DefaultLookback, Job: job, Instance: instance},
 		past.Deps{Recent: p.promstore, Minutes: p.history.Store, Families: recorded()})
@@ -101,7 +102,7 @@ func (p *program) makeScheduler() error {
 		if err != nil {
 			return err
 		}
-		deps.Slots = queries.NewSlots(queries.ForBackend())
+		deps.Slots = fair.NewSlots(queries.ForBackend())
 		deps.Query = func(ctx context.Context, _, promql string) (series.Sample, error) { return backend.Query(ctx, promql) }
 	case p.cfg.has(roleQuery):
 		deps.Query = p.signal

@@ -27,8 +27,8 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/bearer"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
 // Audience is the token audience that a Reviewer accepts in addition to the API server's
@@ -78,7 +78,7 @@ type Reviewer struct {
 	accepted, refused, known *cache.LRUExpireCache // by the token's hash
 	allowed                  *cache.LRUExpireCache // by user and right
 	inFlight                 singleflight.Group
-	slots                    *queries.Slots
+	slots                    *fair.Slots
 
 	mu      sync.Mutex
 	failing bool // the last review failed
@@ -99,7 +99,7 @@ func New(rc *rest.Config, log *slog.Logger) (*Reviewer, error) {
 
 func newAccess(tokens tokenReviewer, rights accessReviewer, log *slog.Logger) *Reviewer {
 	a := &Reviewer{
-		tokens: tokens, rights: rights, log: log, slots: queries.NewSlots(queries.Config{Slots: maxParallelReviews, Share: maxParallelOfPayer}),
+		tokens: tokens, rights: rights, log: log, slots: fair.NewSlots(fair.Config{Slots: maxParallelReviews, Share: maxParallelOfPayer}),
 		accepted: cache.NewLRUExpireCache(maxTokens), refused: cache.NewLRUExpireCache(maxTokens),
 		known: cache.NewLRUExpireCache(maxTokens), allowed: cache.NewLRUExpireCache(maxRights),
 	}
@@ -200,7 +200,7 @@ func (a *Reviewer) doOnce(ctx context.Context, payer, key string, f func(context
 	answer := a.inFlight.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout)
 		defer cancel()
-		release, err := a.slots.Acquire(ctx, queries.Request{Payer: payer})
+		release, err := a.slots.Acquire(ctx, fair.Request{Payer: payer})
 		if err != nil {
 			return nil, fmt.Errorf("%d reviews are under way, or %d of %s: %w", maxParallelReviews, maxParallelOfPayer, payer, err)
 		}

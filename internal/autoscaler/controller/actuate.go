@@ -19,7 +19,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -53,7 +53,7 @@ func (w *workload) actuate(r *report, at *attempt) {
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 	defer cancel()
-	done, err := w.shared.deps.Writes.Acquire(ctx, queries.Request{Payer: w.key.Namespace, Signal: true})
+	done, err := w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: w.key.Namespace, Signal: true})
 	if err != nil {
 		w.recordFailure(r, fmt.Errorf("wait for the API server, which takes long for other requests of namespace %s: %w", w.key.Namespace, err))
 		return

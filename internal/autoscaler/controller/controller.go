@@ -32,6 +32,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/pairing"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -62,8 +63,8 @@ type Pods interface {
 // Deps holds the collaborators of a Controller.
 type Deps struct {
 	Client client.Client
-	Live   client.Reader  // reads from the API server, not from a cache, before a workload is scaled
-	Writes *queries.Slots // of the requests that scale, as signals, and that write statuses, with the namespace as payer; nil: ForWrites
+	Live   client.Reader // reads from the API server, not from a cache, before a workload is scaled
+	Writes *fair.Slots   // of the requests that scale, as signals, and that write statuses, with the namespace as payer; nil: ForWrites
 	Pods   Pods
 	Scaler *target.Scaler
 	Store  *series.Store
@@ -151,7 +152,7 @@ func New(cfg Config, deps Deps) *Controller {
 		deps.Queries = queries.NewScheduler(queries.SchedulerConfig{}, queries.SchedulerDeps{})
 	}
 	if deps.Writes == nil {
-		deps.Writes = queries.NewSlots(queries.ForWrites())
+		deps.Writes = fair.NewSlots(fair.ForWrites())
 	}
 	if deps.LimitQuery == nil {
 		deps.LimitQuery = func(string, string) (string, bool, error) { return "", false, errNoLimit }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/drain"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
@@ -81,7 +81,7 @@ func (w *workload) writeGates(r *report, pods []*corev1.Pod, now time.Time) (fai
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 	defer cancel()
-	done, err := w.shared.deps.Writes.Acquire(ctx, queries.Request{Payer: w.key.Namespace, Signal: true})
+	done, err := w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: w.key.Namespace, Signal: true})
 	if err != nil {
 		return ""
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 )
 
 // The reasons of conditions about an owned HorizontalPodAutoscaler. They are public.
@@ -82,7 +82,7 @@ func (w *workload) writeHPA(r *report, write func(context.Context) error) bool {
 	if r.obstacle = (verdict{reasonHPAFailed, w.backoff.message}); w.backoff.hasEnded(r.at) {
 		ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 		defer cancel()
-		done, err := w.shared.deps.Writes.Acquire(ctx, queries.Request{Payer: w.key.Namespace, Signal: true})
+		done, err := w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: w.key.Namespace, Signal: true})
 		if err == nil {
 			defer done()
 			err = write(ctx)

@@ -24,7 +24,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -115,7 +115,7 @@ func (s *statusWriter) run() {
 		}
 		wait := s.delay(r, time.Now())
 		if wait == 0 {
-			done, err := s.w.shared.deps.Writes.Acquire(ctx, queries.Request{Payer: s.w.key.Namespace})
+			done, err := s.w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: s.w.key.Namespace})
 			if err != nil {
 				return
 			}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -251,9 +251,9 @@ func TestStatusesThatWait(t *testing.T) {
 		}
 		noisy, quiet := writer("noisy"), writer("quiet")
 		var slots []func()
-		for range queries.ForWrites().Share {
+		for range fair.ForWrites().Share {
 			waiting, stop := context.WithTimeout(ctx, time.Millisecond)
-			if done, err := r.deps.Writes.Acquire(waiting, queries.Request{Payer: "noisy"}); err == nil {
+			if done, err := r.deps.Writes.Acquire(waiting, fair.Request{Payer: "noisy"}); err == nil {
 				slots = append(slots, done)
 			}
 			stop()

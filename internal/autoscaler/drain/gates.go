@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
@@ -39,7 +39,7 @@ const (
 // Deps holds the collaborators of Gates.
 type Deps struct {
 	Client  client.Client
-	Writes  *queries.Slots // with the pod's namespace as payer
+	Writes  *fair.Slots // with the pod's namespace as payer
 	Leading func() bool
 	Log     *slog.Logger
 }
@@ -207,7 +207,7 @@ func (g *Gates) due(now time.Time) (out []*closed) {
 // open opens the gate of a pod, and sets when a failed write is repeated. One that
 // succeeded is repeated too, until the pod is seen with an open gate.
 func (g *Gates) open(ctx context.Context, x *closed) {
-	done, err := g.deps.Writes.Acquire(ctx, queries.Request{Payer: x.namespace})
+	done, err := g.deps.Writes.Acquire(ctx, fair.Request{Payer: x.namespace})
 	if err != nil {
 		return // ctx is done
 	}

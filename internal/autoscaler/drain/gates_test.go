@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
@@ -74,7 +74,7 @@ func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
 			return nil
 		},
 	}).Build()
-	r.Gates = NewGates(Deps{Client: r.client, Writes: queries.NewSlots(queries.ForWrites()), Leading: func() bool {
+	r.Gates = NewGates(Deps{Client: r.client, Writes: fair.NewSlots(fair.ForWrites()), Leading: func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.leading

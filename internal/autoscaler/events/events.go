@@ -21,7 +21,7 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
-	"github.com/gpupilot/gpupilot/internal/base/turns"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 )
 
 // Recorder writes Events. It makes a new Event each time. client-go's recorder would
@@ -37,7 +37,7 @@ type Recorder struct {
 	serial     atomic.Uint64
 
 	mu    sync.Mutex
-	queue turns.Queue[queuedEvent]
+	queue fair.Queue[queuedEvent]
 }
 
 // queuedEvent is an Event to write.

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
@@ -53,7 +53,7 @@ func (t *Target) String() string { return fmt.Sprintf("%s %s", t.Kind, t.name) }
 // concurrently.
 type Scaler struct {
 	client client.Client
-	turns  *queries.Slots // of reads of kinds that are not cached, with the namespace as payer
+	turns  *fair.Slots // of reads of kinds that are not cached, with the namespace as payer
 
 	mu      sync.Mutex
 	written map[Key]written      // own writes that may be newer than the cache
@@ -85,7 +85,7 @@ const (
 
 // NewScaler makes a Scaler. The client reads Deployments and StatefulSets from a cache.
 func NewScaler(c client.Client) *Scaler {
-	return &Scaler{client: c, turns: queries.NewSlots(queries.ForWrites()), written: map[Key]written{}, reads: map[Key]cachedTarget{}}
+	return &Scaler{client: c, turns: fair.NewSlots(fair.ForWrites()), written: map[Key]written{}, reads: map[Key]cachedTarget{}}
 }
 
 // Resolve reads the target of a reference, from the cache or, with live, from the API
@@ -167,7 +167,7 @@ func (s *Scaler) readOther(ctx context.Context, t *Target, live bool) error {
 		*t = last.target
 		return nil
 	}
-	done, err := s.turns.Acquire(ctx, queries.Request{Payer: t.namespace, Signal: live})
+	done, err := s.turns.Acquire(ctx, fair.Request{Payer: t.namespace, Signal: live})
 	if err != nil {
 		return err
 	}

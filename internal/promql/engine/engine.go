@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
@@ -35,7 +36,7 @@ type Config struct {
 	Concurrency int           // queries that run at the same time; 2
 	// Reserved are further slots, which only queries with Query.Reserved use: recording
 	// rules and signals never wait for dashboards. nil: those of queries.ForWindows.
-	Reserved *queries.Slots
+	Reserved *fair.Slots
 	// Lookback is the age at which a series without a new sample ends; 5 min.
 	Lookback time.Duration
 	// SubqueryStep is the step of a subquery that gives none; 1 min.
@@ -64,7 +65,7 @@ func (c *Config) complete() {
 	c.MaxDepth = cmp.Or(c.MaxDepth, 64)
 	c.Concurrency = cmp.Or(c.Concurrency, 2)
 	if c.Reserved == nil {
-		c.Reserved = queries.NewSlots(queries.ForWindows())
+		c.Reserved = fair.NewSlots(queries.ForWindows())
 	}
 	c.Lookback = cmp.Or(c.Lookback, 5*time.Minute)
 	c.SubqueryStep = cmp.Or(c.SubqueryStep, time.Minute)
@@ -100,8 +101,8 @@ type Engine struct {
 	storage  storage.Queryable
 	parser   parser.Parser
 	engine   *promql.Engine
-	slots    *queries.Slots
-	reserved *queries.Slots
+	slots    *fair.Slots
+	reserved *fair.Slots
 	meters   *meters
 	logged   atomic.Int64 // the last line about the storage, ns since 1970
 }
@@ -111,7 +112,7 @@ func New(cfg Config, q storage.Queryable) *Engine {
 	cfg.complete()
 	e := &Engine{
 		cfg: cfg, storage: q, parser: parser.NewParser(parser.Options{}),
-		slots: queries.NewSlots(queries.Config{Slots: cfg.Concurrency}), reserved: cfg.Reserved, meters: newMeters(),
+		slots: fair.NewSlots(fair.Config{Slots: cfg.Concurrency}), reserved: cfg.Reserved, meters: newMeters(),
 	}
 	e.engine = promql.NewEngine(promql.EngineOpts{
 		Logger: cfg.Log, MaxSamples: cfg.MaxSamples, Timeout: cfg.Timeout, LookbackDelta: cfg.Lookback,
@@ -232,7 +233,7 @@ const maxReservedWait = 30 * time.Second
 const AllNamespaces = "all namespaces"
 
 // slotsOf returns the slots that a query uses.
-func (e *Engine) slotsOf(q Query) *queries.Slots {
+func (e *Engine) slotsOf(q Query) *fair.Slots {
 	if q.Reserved {
 		return e.reserved
 	}
@@ -256,7 +257,7 @@ func (e *Engine) acquire(parent context.Context, q Query) (ctx context.Context, 
 			wait = maxReservedWait
 		}
 		waiting, cancel := context.WithTimeout(parent, wait)
-		free, err = e.slotsOf(q).Acquire(waiting, queries.Request{Payer: q.Payer, MaxWaiting: maxWaitingPayer})
+		free, err = e.slotsOf(q).Acquire(waiting, fair.Request{Payer: q.Payer, MaxWaiting: maxWaitingPayer})
 		if err != nil {
 			cancel()
 			return nil, nil, waitError(err)
@@ -276,7 +277,7 @@ func (e *Engine) acquire(parent context.Context, q Query) (ctx context.Context, 
 // waitError returns the error of a query that got no slot.
 func waitError(err error) error {
 	switch {
-	case errors.Is(err, queries.ErrFull):
+	case errors.Is(err, fair.ErrFull):
 		return exceeds(LimitSlots, "%s", err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return exceeds(LimitSlots, "the query timed out while it waited for other queries; try again later")

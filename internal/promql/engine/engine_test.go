@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/prometheus/promql"
@@ -271,7 +271,7 @@ func TestWaitingIsNotEvaluation(t *testing.T) {
 		e := New(Config{Timeout: 20 * time.Second}, tenants(t))
 		q := Query{PromQL: "up", Payer: "ns", Reserved: true, Timeout: time.Second}
 		hold := func(d time.Duration) {
-			release, err := e.reserved.Acquire(t.Context(), queries.Request{Payer: "ns"})
+			release, err := e.reserved.Acquire(t.Context(), fair.Request{Payer: "ns"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql"
 
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 )
 
 // maxPayers bounds the payers that are named on /metrics. The others count as other.
@@ -101,7 +101,7 @@ func (e *Engine) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(secondsDesc, prometheus.CounterValue, e.meters.seconds)
 	e.meters.mu.Unlock()
-	for kind, s := range map[string]*queries.Slots{"shared": e.slots, "reserved": e.reserved} {
+	for kind, s := range map[string]*fair.Slots{"shared": e.slots, "reserved": e.reserved} {
 		running, waiting := s.Counts()
 		ch <- prometheus.MustNewConstMetric(runningDesc, prometheus.GaugeValue, float64(running), kind)
 		ch <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(waiting), kind)

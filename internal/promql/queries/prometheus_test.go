@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/client"
 	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
@@ -33,7 +34,7 @@ func TestSlowTenantAtRealPrometheus(t *testing.T) {
 	}
 	var mu sync.Mutex
 	begun, late := 0, 0 // slow queries that were sent, and that were not answered
-	slots := queries.NewSlots(queries.ForBackend())
+	slots := fair.NewSlots(queries.ForBackend())
 	s := queries.NewScheduler(queries.SchedulerConfig{}, queries.SchedulerDeps{
 		Slots: slots, Query: func(ctx context.Context, _, promql string) (series.Sample, error) {
 			slow := strings.Contains(promql, "hostile")
@@ -83,7 +84,7 @@ func TestSlowTenantAtRealPrometheus(t *testing.T) {
 	longest, waits := 0, 0 // of another namespace that asks at the same time: slow queries that were sent before its own
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		before := sent()
-		release, err := slots.Acquire(ctx, queries.Request{Payer: "another"})
+		release, err := slots.Acquire(ctx, fair.Request{Payer: "another"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -63,7 +64,7 @@ type query struct {
 	retimed chan struct{}                                // the interval has changed
 
 	askers  map[string][]asker // by namespace; the lists are replaced, never changed
-	request Request            // of a slot
+	request fair.Request       // of a slot
 	every   time.Duration      // the shortest interval of the askers
 	cancel  context.CancelFunc // nil: not started
 
@@ -84,13 +85,13 @@ func newQuery(key Key, read func(context.Context) (series.Sample, error)) *query
 // settle sets what follows from the askers. A query that waits for a slot of another
 // kind or payer waits anew. Scheduler.mu is held.
 func (q *query) settle() {
-	var request Request
+	var request fair.Request
 	var every time.Duration
 	for namespace, askers := range q.askers {
 		for _, a := range askers {
 			switch {
 			case request.Payer == "", a.signal && !request.Signal, a.signal == request.Signal && namespace < request.Payer:
-				request = Request{Payer: namespace, Signal: a.signal}
+				request = fair.Request{Payer: namespace, Signal: a.signal}
 			}
 			if every == 0 || a.every < every {
 				every = a.every

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package queries evaluates the PromQL of GPUAutoscalers and MetricQueries.
 package queries
 
 import (
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -22,6 +24,12 @@ const defaultPerNamespace = 100
 
 // defaultTimeout is SchedulerConfig.Timeout if it is not set.
 const defaultTimeout = 30 * time.Second
+
+// ForBackend returns the slots of a PromQL backend over HTTP.
+func ForBackend() fair.Config { return fair.Config{Slots: 8, Share: 4, ForSignals: 4, ForLight: 1} }
+
+// ForWindows returns the slots of rules, signals and MetricQueries over the windows.
+func ForWindows() fair.Config { return fair.Config{Slots: 3, Share: 1, ForSignals: 2, ForLight: 1} }
 
 // errNoBackend is the error of all PromQL if no backend is configured.
 var errNoBackend = errors.New("this replica evaluates no PromQL: start the controller with --prometheus-url, or with the role query")
@@ -93,7 +101,7 @@ type SchedulerDeps struct {
 	// Query evaluates a PromQL query to one number. scope is Key.Scope. nil: there is no
 	// backend, and no PromQL is evaluated.
 	Query func(ctx context.Context, scope, promql string) (series.Sample, error)
-	Slots *Slots       // those of Query, whose caller holds one; nil: those of a backend
+	Slots *fair.Slots  // those of Query, whose caller holds one; nil: those of a backend
 	Log   *slog.Logger // nil discards
 }
 
@@ -125,7 +133,7 @@ func NewScheduler(cfg SchedulerConfig, deps SchedulerDeps) *Scheduler {
 		cfg.Timeout = defaultTimeout
 	}
 	if deps.Slots == nil {
-		deps.Slots = NewSlots(ForBackend())
+		deps.Slots = fair.NewSlots(ForBackend())
 	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -260,7 +261,7 @@ func TestQueriesAreSharedAmongTrustedNamespacesOnly(t *testing.T) {
 				t.Errorf("%s was asked %d times", promql, n)
 			}
 		}
-		payer := func(want Request) {
+		payer := func(want fair.Request) {
 			t.Helper()
 			r.Scheduler.mu.Lock()
 			defer r.Scheduler.mu.Unlock()
@@ -268,11 +269,11 @@ func TestQueriesAreSharedAmongTrustedNamespacesOnly(t *testing.T) {
 				t.Errorf("the shared query: %+v, want %+v", q, want)
 			}
 		}
-		payer(Request{Payer: "ml", Signal: true})
+		payer(fair.Request{Payer: "ml", Signal: true})
 		r.remove(GPUAutoscaler, "ml", "web")
-		payer(Request{Payer: "ops", Signal: true})
+		payer(fair.Request{Payer: "ops", Signal: true})
 		r.remove(GPUAutoscaler, "ops", "web")
-		payer(Request{Payer: "all"})
+		payer(fair.Request{Payer: "all"})
 	})
 }
 
@@ -604,7 +605,7 @@ func TestIntervalsOfOwners(t *testing.T) {
 // and counts in the budget.
 func TestReadsWithoutPromQL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewScheduler(SchedulerConfig{PerNamespace: 4}, SchedulerDeps{Slots: NewSlots(Config{Slots: 1})})
+		s := NewScheduler(SchedulerConfig{PerNamespace: 4}, SchedulerDeps{Slots: fair.NewSlots(fair.Config{Slots: 1})})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { s.Run(ctx) })

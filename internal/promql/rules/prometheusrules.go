@@ -14,7 +14,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpupilot/gpupilot/internal/base/turns"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 )
 
 // PrometheusRule is the kind of the Prometheus Operator's objects with rules.
@@ -38,7 +38,7 @@ type Objects struct {
 	mu      sync.Mutex
 	refs    map[string]corev1.ObjectReference // by the source's ID
 	changed map[string]change                 // by the source's ID
-	queue   turns.Queue[string]               // the keys of changed
+	queue   fair.Queue[string]                // the keys of changed
 	wake    chan struct{}                     // of length 1
 }
 

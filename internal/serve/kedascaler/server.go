@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/base/listen"
-	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	pb "github.com/gpupilot/gpupilot/internal/serve/kedascaler/externalscaler"
 )
 
@@ -71,7 +71,7 @@ type Server struct {
 	cfg      Config
 	signals  Signals
 	grpc     *grpc.Server
-	calls    *queries.Slots
+	calls    *fair.Slots
 	streams  streams
 	stopping chan struct{}
 	meters   *meters
@@ -95,7 +95,7 @@ func New(cfg Config, signals Signals) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, signals: signals, streams: streams{by: map[string]int{}}, stopping: make(chan struct{}),
-		calls: queries.NewSlots(queries.Config{Slots: cfg.Calls, Share: max(1, cfg.Calls/4)}),
+		calls: fair.NewSlots(fair.Config{Slots: cfg.Calls, Share: max(1, cfg.Calls/4)}),
 	}
 	s.meters = newMeters(s)
 	s.grpc = grpc.NewServer(
@@ -184,7 +184,7 @@ func (s *Server) begin(parent context.Context, namespace string) (ctx context.Co
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(parent, callTimeout)
-	release, err := s.calls.Acquire(ctx, queries.Request{Payer: short(namespace), MaxWaiting: maxWaiting})
+	release, err := s.calls.Acquire(ctx, fair.Request{Payer: short(namespace), MaxWaiting: maxWaiting})
 	if err != nil {
 		cancel()
 		if errors.Is(err, context.Canceled) {

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
@@ -50,8 +51,8 @@ type Deps struct {
 	// AwaitInstalled waits until the API server serves the kind of obj. An error means
 	// that ctx is done.
 	AwaitInstalled func(ctx context.Context, obj client.Object) error
-	Client         client.Client  // writes the status
-	Writes         *queries.Slots // of these writes, with the namespace as payer; nil: ForWrites
+	Client         client.Client // writes the status
+	Writes         *fair.Slots   // of these writes, with the namespace as payer; nil: ForWrites
 
 	Queries Queries
 	// LimitQuery limits a query to the series of a namespace, unless the namespace is
@@ -93,7 +94,7 @@ func New(cfg Config, deps Deps) *Keeper {
 	cfg.FollowedPerNamespace = cmp.Or(cfg.FollowedPerNamespace, 10)
 	cfg.Followed = cmp.Or(cfg.Followed, 256)
 	if deps.Writes == nil {
-		deps.Writes = queries.NewSlots(queries.ForWrites())
+		deps.Writes = fair.NewSlots(fair.ForWrites())
 	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)

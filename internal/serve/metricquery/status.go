@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
@@ -52,7 +53,7 @@ func (e *entry) writeStatus(ctx context.Context) {
 	if _, due := e.dueStatus(time.Now()); !due {
 		return
 	}
-	done, err := e.k.deps.Writes.Acquire(ctx, queries.Request{Payer: e.object.Namespace})
+	done, err := e.k.deps.Writes.Acquire(ctx, fair.Request{Payer: e.object.Namespace})
 	if err != nil {
 		return
 	}

@@ -49,7 +49,7 @@ const (
 	// twelve times the writes that there are.
 	noisy = 300
 	// mostAhead is how many writes the API server may have to do before one of the lease or of the quiet workload: those
-	// that the controller has under way, eight (queries.ForWrites) and a few of other kinds. mostPassed is how many it may
+	// that the controller has under way, eight (fair.ForWrites) and a few of other kinds. mostPassed is how many it may
 	// begin between a decision about the quiet workload and its write. Without precedence, noisy ones are before it.
 	mostAhead, mostPassed = 20, noisy / 5
 	// leastLeases is the share of the lease in all writes, at least.

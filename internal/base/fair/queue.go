@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package turns has a queue in which the namespaces take turns, so that one with many
-// items delays another one's by one item.
-package turns
+package fair
 
-// Queue is a queue of items of namespaces. It is not safe for concurrent use.
+// Queue is a queue in which the namespaces take turns, so that one with many items delays
+// another one's by one item. It is not safe for concurrent use.
 type Queue[T any] struct {
 	items map[string][]T
 	order []string // the namespaces of items, next one first

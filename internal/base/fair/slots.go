@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queries evaluates the PromQL of GPUAutoscalers and MetricQueries, and shares the
-// time of an engine or backend among namespaces.
-package queries
+// Package fair shares what is scarce among payers, who are namespaces for most: slots of work
+// that takes time, and turns in a queue.
+package fair
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// ErrFull is the error of a query that cannot wait, because too many do.
+// ErrFull is the error of a request that cannot wait, because too many do.
 var ErrFull = errors.New("too many queries are waiting; try again later")
 
 // maxWaitingPayers is how many times the bound of one payer's waiting queries is that of
@@ -33,12 +33,6 @@ type Config struct {
 	// loses its slot: see Request.Yield.
 	ForLight int
 }
-
-// ForBackend returns the settings for a PromQL backend over HTTP.
-func ForBackend() Config { return Config{Slots: 8, Share: 4, ForSignals: 4, ForLight: 1} }
-
-// ForWindows returns the settings for rules, signals and MetricQueries over the windows.
-func ForWindows() Config { return Config{Slots: 3, Share: 1, ForSignals: 2, ForLight: 1} }
 
 // ForWrites returns the settings for writes to the API server, where scaling is the
 // signal: it waits for no other write, and those of a namespace are few at a time, so that
