@@ -201,7 +201,7 @@ keda: kube fakes all ## KEDA's own operator against the scaler, and under adopt 
 	GPUPILOT_KEDA=$$(bash test/keda/build.sh) go test -count=1 -v -tags $(E2E) -timeout 20m ./test/e2e/keda
 
 bench: export OPTIMISED := 1 # a control plane that is compiled for speed, under its own hash
-bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, freshness, fleet, fleet-controller, pods, promql, adapter, keda, labels, exporter, bars; BENCH_FLAGS='-targets 10000'
+bench: kube all fakes bin/gpupilot-bench ## a table, also written to bin/bench.json, in an hour; ONLY=part runs one part: scrape, tick, memory, hang, reaction, freshness, fleet, fleet-controller, pods, promql, adapter, keda, labels, exporter, bars, arena; BENCH_FLAGS='-targets 10000'
 	@exec bin/gpupilot-bench -out bin/bench.json $(if $(ONLY),-only '$(ONLY)') $(BENCH_FLAGS)
 
 compat: ## the agent beside a dcgm-exporter: EXPORTER=/path/to/it [LIBDCGM_DIR=…] [COLLECTORS=…] [ARGS=-v]
@@ -259,11 +259,6 @@ backtest: bin/gpupilot ## the engine against its peers on recorded load, TRACES=
 
 backtest-quick: bin/gpupilot ## a short backtest, not for publication: a twentieth of the peers, one start-up time, an hour each
 	$(BACKTEST) --quick --startup 2m --replicas 8 --seeds 2 --hours 1 --out bin/backtest-quick.html $(BACKTEST_FLAGS)
-
-.PHONY: arena
-arena: bin/gpupilot ## NVIDIA's Planner Gym repeated and extended (docs/arena.md), a minute; MOONCAKE=file adds the eighth load
-	bin/gpupilot arena $(addprefix --mooncake ,$(MOONCAKE)) $(ARENA_FLAGS) > bin/arena.txt
-	cat bin/arena.txt
 
 .PHONY: site
 site: ## the documentation as a static site with a search and llms.txt, in bin/site/

@@ -93,7 +93,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
-	root.AddCommand(demoCommand(), topCommand(), getCommand(), doctorCommand(), mcpCommand(), explainCommand(), backtestCommand(), arenaCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
+	root.AddCommand(demoCommand(), topCommand(), getCommand(), doctorCommand(), mcpCommand(), explainCommand(), backtestCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
 	root.AddCommand(hold.Commands()...)
 	root.AddCommand(adopt.Commands(adoptConverter)...)
 	return root.ExecuteContext(ctx)

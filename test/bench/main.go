@@ -100,6 +100,8 @@ type config struct {
 
 	serveAdapter bool // measure this process with an adapter's rules
 
+	mooncake string // trace of the arena
+
 	reference string // serve this file's bytes and nothing else
 	address   string // where to
 }
@@ -107,6 +109,7 @@ type config struct {
 func (c *config) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.StringVar(&c.bin, "bin", "bin", "folder of the programs and of the fake libraries")
+	fs.StringVar(&c.mooncake, "mooncake", "", "file of Mooncake's trace, .jsonl as published or a CSV of requests: the eighth load of the arena")
 	fs.StringVar(&c.exporter, "exporter", "", "a dcgm-exporter `binary` that is measured beside the agent, in the part exporter")
 	fs.StringVar(&c.out, "out", "bin/bench.json", "file to write the rows to, as JSON")
 	fs.IntVar(&c.scrapes, "scrapes", 10000, "scrapes per case, as fast as they are answered")
@@ -155,6 +158,7 @@ func parts() []part {
 		{"keda", benchKEDA},
 		{"labels", benchLabels},
 		{"bars", benchBars},
+		{"arena", benchArena},
 	}
 }
 

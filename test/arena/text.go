@@ -11,8 +11,7 @@ import (
 
 // Report is the published match and its extensions.
 type Report struct {
-	Version string   `json:"version,omitempty"` // of gpupilot
-	Tables  []*Table `json:"tables"`
+	Tables []*Table `json:"tables"`
 }
 
 // Write writes the tables as text.

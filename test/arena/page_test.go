@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "play all matches and write the tables o
 // The page has the tables of gpupilot arena with its defaults; -update writes them, which
 // takes a minute of CPU time.
 func TestPage(t *testing.T) {
-	const file = "../../../docs/arena.md"
+	const file = "../../docs/arena.md"
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
