@@ -131,7 +131,7 @@ dcgmReturn_t dcgmGetNvLinkP2PStatus(dcgmHandle_t h, dcgmNvLinkP2PStatus_v1 *out)
 		int half = (S.gpus + 1) / 2, near = (int)(gpu) >= half; \
 		for (int c = 56 * near; c < 56 * (1 + near); c++) (out)->cpuAffinityMask[c / 64] |= 1ul << c % 64; \
 		for (int i = 0; i < S.gpus; i++) { \
-			if (i == (int)(gpu)) continue; \
+			if (i == (int)(gpu) || S.gpu[i].status != DcgmEntityStatusOk) continue; \
 			(out)->gpuPaths[(out)->numGpus].gpuId = (unsigned)i; \
 			(out)->gpuPaths[(out)->numGpus++].path = ((i >= half) == near ? DCGM_TOPOLOGY_CPU : DCGM_TOPOLOGY_SYSTEM) | (S.links ? 1u << (7 + S.links) : 0); \
 		} \
