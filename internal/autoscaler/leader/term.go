@@ -15,16 +15,11 @@ type Term struct {
 	changed chan struct{} // closed at the next change; nil: no goroutine waits
 }
 
-// Set begins or ends a term.
-func (t *Term) Set(leads bool) { t.set(leads) }
-
 // Begin starts a term. It does nothing within one.
-func (t *Term) Begin() { t.set(true) }
+func (t *Term) Begin() { t.Set(true) }
 
-// End ends the term, and cancels the context of every task that runs in it.
-func (t *Term) End() { t.set(false) }
-
-func (t *Term) set(leads bool) {
+// Set begins or ends a term. An end cancels the context of every task that runs in it.
+func (t *Term) Set(leads bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.leads == leads {

@@ -32,13 +32,13 @@ func TestTerm(t *testing.T) {
 			}
 		}
 		expect("before the first term", 0, 0)
-		term.End()
+		term.Set(false)
 		expect("after an end without a term", 0, 0)
 		term.Begin()
 		expect("in the first term", 1, 0)
 		term.Begin()
 		expect("after a second begin", 1, 0)
-		term.End()
+		term.Set(false)
 		expect("after the first term", 1, 1)
 		term.Begin()
 		expect("in the second term", 2, 1)

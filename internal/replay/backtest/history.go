@@ -107,25 +107,6 @@ func (h *History) Note() string {
 	return text + "; --history 10m replays the last ten minutes second by second"
 }
 
-// Span returns the first and the last recorded step; ok is false without any.
-func (h *History) Span() (first, last time.Time, ok bool) {
-	rates := h.recording().rates
-	if len(rates) == 0 {
-		return first, last, false
-	}
-	return rates[0].At, rates[len(rates)-1].At, true
-}
-
-// Load returns the most replicas that a step needs, the mean over the recorded steps, and
-// how many steps are missing.
-func (h *History) Load() (peak, mean float64, missing int) {
-	r := h.recording()
-	for i := range r.rates {
-		peak, mean = max(peak, r.rates[i].PerSecond), mean+r.rates[i].PerSecond/float64(len(r.rates))
-	}
-	return peak, mean, r.missing
-}
-
 // Trace returns a load that needs as many replicas as the recorded signals asked for, at
 // the policy's targets. Its requests have these mean tokens (0: the defaults), because the
 // real ones are unknown.

@@ -46,16 +46,6 @@ func parsePath(path string, at *field.Path) (string, *field.Error) {
 	return path, nil
 }
 
-// CheckPath validates a path at which pods serve their metrics, by the rules of a
-// signal's path. It returns /metrics for an empty one.
-func CheckPath(path string) (string, error) {
-	path, err := parsePath(path, field.NewPath("path"))
-	if err != nil {
-		return "", err
-	}
-	return path, nil
-}
-
 // isPathByte reports whether b is allowed in a path: / and RFC 3986's pchar, but no
 // percent-encoding, which could hide other characters.
 func isPathByte(b byte) bool {
