@@ -26,7 +26,7 @@ const (
 func TestHostileTenants(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		for name, cfg := range map[string]Config{"backend": Config{Slots: 8, Share: 4, ForSignals: 4, ForLight: 1}, "windows": Config{Slots: 3, Share: 1, ForSignals: 2, ForLight: 1}} {
+		for name, cfg := range map[string]Config{"backend": {Slots: 8, Share: 4, ForSignals: 4, ForLight: 1}, "windows": {Slots: 3, Share: 1, ForSignals: 2, ForLight: 1}} {
 			synctest.Test(t, func(t *testing.T) {
 				changing := seed%2 == 1
 				unit := time.Duration(1 + r.Int64N(int64(lightQuery)))

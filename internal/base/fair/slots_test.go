@@ -114,7 +114,7 @@ func TestUsersOfANamespaceShareItsSlots(t *testing.T) {
 // Whatever else floods the slots, a signal gets one that is for signals at once; in its
 // own namespace it is next.
 func TestAFloodLeavesTheSlotsOfSignals(t *testing.T) {
-	for name, cfg := range map[string]Config{"backend": Config{Slots: 8, Share: 4, ForSignals: 4, ForLight: 1}, "windows": Config{Slots: 3, Share: 1, ForSignals: 2, ForLight: 1}} {
+	for name, cfg := range map[string]Config{"backend": {Slots: 8, Share: 4, ForSignals: 4, ForLight: 1}, "windows": {Slots: 3, Share: 1, ForSignals: 2, ForLight: 1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := NewSlots(cfg)
