@@ -123,22 +123,19 @@ func (e *engine) observeAdded(s State, delta int32) State {
 	return s
 }
 
-// ended returns State.Ended with the replicas that have ended since the last decision.
+// ended returns State.Ended with the replicas that have ended since the last decision. One
+// whose successor serves already is not in it: the successor is young.
 func (e *engine) ended(s State) []recent.Change {
-	now, life := e.serving, e.p.maxAge()
+	life := e.p.maxAge()
 	for i := range e.o.Pods {
-		p := &e.o.Pods[i]
-		if p.Phase == Serving && p.Since.After(s.DecidedAt) {
-			now--
-		}
-		for _, r := range p.Readings {
+		for _, r := range e.o.Pods[i].Readings {
 			life = max(life, r.MaxAge)
 		}
 	}
 	for _, r := range e.o.Totals {
 		life = max(life, r.MaxAge)
 	}
-	return recent.Record(s.Ended, recent.Change{At: e.now, Delta: min(0, now-s.Serving)}, life+warm)
+	return recent.Record(s.Ended, recent.Change{At: e.now, Delta: min(0, e.serving-s.Serving)}, life+warm)
 }
 
 // joined is what the signals want together.

@@ -17,7 +17,7 @@ type measure struct {
 	up, down float64
 	whole    float64 // up, if replicas without a reading carry as much as the others
 	lacking  bool    // down is what the load needed before replicas ended
-	most     float64 // whole, with all that those which began to serve, and ended, around the readings may have carried then
+	most     float64 // whole, if those that began to serve or ended around the readings carried as much as the others
 	value    float64 // mean per replica, or the total
 	fresh    int32   // replicas with a reading, or 1 for a total
 	silent   int32   // replicas that should have a reading, and have none

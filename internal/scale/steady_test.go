@@ -75,7 +75,7 @@ func TestSteadyLoadKeepsItsReplicas(t *testing.T) {
 			for _, r := range pods {
 				x := Replica{Name: r.name, Phase: Starting, Since: r.created, Readings: []Reading{r.reading}}
 				if !r.serving.IsZero() {
-					x.Phase, x.Since = Serving, r.serving
+					x.Phase, x.Since = Serving, r.serving.Truncate(time.Second) // as Kubernetes has it
 				}
 				o.Pods = append(o.Pods, x)
 			}
