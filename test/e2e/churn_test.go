@@ -25,7 +25,7 @@ import (
 func TestChurnBesideHPA(t *testing.T) {
 	const (
 		name, peer  = "churn", "churn-hpa"
-		load, fewer = 3.4, 1.0
+		load, fewer = 3.1, 1.0
 		window      = 10 // seconds
 		most        = 40 // deletions
 	)

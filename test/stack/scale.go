@@ -14,6 +14,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -112,13 +113,20 @@ func (s *Stack) Spread(t *testing.T, name string, replicas int) {
 // Utilizations are those that the controller sees of the workload's GPUs.
 func (s *Stack) Utilizations(t *testing.T, name string) (out []float64) {
 	t.Helper()
+	var pods corev1.PodList
+	if err := s.Client.List(t.Context(), &pods, client.InNamespace(WorkloadNamespace), client.MatchingLabels{"app": name}); err != nil {
+		t.Fatal(err)
+	}
+	isOurs := func(o view.Owner) bool {
+		return o.Namespace == WorkloadNamespace && slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.Name == o.Pod })
+	}
 	var v view.View
 	if err := json.Unmarshal([]byte(Get(t, s.ControllerURL+"/api/v1/view")), &v); err != nil {
 		t.Fatal(err)
 	}
 	for _, node := range v.Nodes {
 		for _, g := range node.GPUs {
-			if len(g.Owners) == 1 && strings.HasPrefix(g.Owners[0].Pod, name+"-") && g.Utilization != nil {
+			if len(g.Owners) == 1 && isOurs(g.Owners[0]) && g.Utilization != nil {
 				out = append(out, *g.Utilization)
 			}
 		}
