@@ -86,7 +86,7 @@ func (f *migrateFlags) run(ctx context.Context, arg string, stdin io.Reader, std
 	if err != nil {
 		return err
 	}
-	if err := o.Add(docs); err != nil {
+	if _, err := o.Add(docs); err != nil {
 		return err
 	}
 	o.Namespace = f.replay.controller.where.Namespace

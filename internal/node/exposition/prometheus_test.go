@@ -21,7 +21,7 @@ func TestPrometheusKnowsTheTypes(t *testing.T) {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
 			c := everything(p)
-			e := New(Config{Profile: p, Collectors: c})
+			e := New(Config{Profile: p, Collectors: c, Further: true})
 			now := time.Now()
 			values := map[gpu.FieldID]float64{}
 			for i := range gpu.Fields() {
