@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/check"
-	"github.com/gpupilot/gpupilot/internal/gpu/cuda"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
-	"github.com/gpupilot/gpupilot/internal/promql/gpuquery"
+	"github.com/gpupilot/gpupilot/internal/loadgen/check"
+	"github.com/gpupilot/gpupilot/internal/loadgen/cuda"
+	"github.com/gpupilot/gpupilot/internal/loadgen/gpuquery"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
 )
 
 const checkHelp = `source to compare with, may be repeated: the URL of an agent's or dcgm-exporter's page, nvml, dcgm, dcgm://HOST:PORT,

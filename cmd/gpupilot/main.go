@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
-	"github.com/gpupilot/gpupilot/internal/serve/adopt"
-	"github.com/gpupilot/gpupilot/internal/serve/hold"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
+	"github.com/gpupilot/gpupilot/internal/terminal/adopt"
+	"github.com/gpupilot/gpupilot/internal/terminal/hold"
 )
 
 // version is what this program was built from.

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/serve/doctor"
-	"github.com/gpupilot/gpupilot/internal/serve/mcp"
+	"github.com/gpupilot/gpupilot/internal/terminal/doctor"
+	"github.com/gpupilot/gpupilot/internal/terminal/mcp"
 )
 
 // mcpCommand lets agents ask about the fleet.

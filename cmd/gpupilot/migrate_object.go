@@ -16,7 +16,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/replay/migrate"
-	"github.com/gpupilot/gpupilot/internal/serve/adopt"
+	"github.com/gpupilot/gpupilot/internal/terminal/adopt"
 )
 
 // migrateFlags are the flags of gpupilot migrate hpa and migrate scaledobject.

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
-	"github.com/gpupilot/gpupilot/internal/serve/remote"
-	"github.com/gpupilot/gpupilot/internal/serve/top"
+	"github.com/gpupilot/gpupilot/internal/terminal/remote"
+	"github.com/gpupilot/gpupilot/internal/terminal/top"
 )
 
 // fleetOptions are the flags of the commands that show the fleet.

@@ -28,10 +28,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
-	"github.com/gpupilot/gpupilot/internal/gpu/check"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/internal/gpu/verdict"
+	"github.com/gpupilot/gpupilot/internal/loadgen/calibration"
+	"github.com/gpupilot/gpupilot/internal/loadgen/check"
+	"github.com/gpupilot/gpupilot/internal/loadgen/verdict"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
@@ -208,7 +208,7 @@ func isRight(r check.Result) bool {
 }
 
 // Ten sources that lie are not taken for right, and are named with -bars. An agent, NVML, DCGM and a PromQL query, which are
-// right, are not accused of more than being late. Under synctest, internal/gpu/check names each of them.
+// right, are not accused of more than being late. Under synctest, internal/loadgen/check names each of them.
 func TestTenLies(t *testing.T) {
 	t.Parallel()
 	env, flags := gpus(t)
