@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"math"
 	"strings"
-	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/terminal/termtext"
@@ -49,13 +48,6 @@ func listOf[T any](name string, all []T, total int) *list {
 		l.items = append(l.items, b)
 	}
 	return l
-}
-
-// pageHead is the head of a part of a long list.
-type pageHead struct {
-	Time   time.Time `json:"time"`
-	Total  int       `json:"total"`
-	Offset int       `json:"offset"`
 }
 
 // bytes is the size of the list in a message.

@@ -9,24 +9,21 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net/url"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/terminal/doctor"
+	"github.com/gpupilot/gpupilot/internal/terminal/top"
 )
 
 // Deps is what the tools read.
 type Deps struct {
-	// Controller decodes the JSON at a path of the controller's API.
-	Controller interface {
-		Get(ctx context.Context, path string, query url.Values, into any) error
-	}
-	// Autoscaler reads a GPUAutoscaler from the API server.
-	Autoscaler func(ctx context.Context, namespace, name string) (*v1alpha1.GPUAutoscaler, error)
+	// Fleet is read by get.
+	Fleet top.Source
+	// Explain writes what gpupilot explain prints.
+	Explain func(ctx context.Context, namespace, name string, out io.Writer) error
 	// Doctor runs checks.
 	Doctor  func(ctx context.Context, s *doctor.Selection) (*doctor.Report, error)
 	Prices  price.Table // of the user; none: the controller's
@@ -49,12 +46,8 @@ func NewServer(deps Deps) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "gpupilot", Title: "GPUPilot", Version: deps.Version},
 		&sdk.ServerOptions{Instructions: instructions, Logger: slog.New(slog.DiscardHandler)})
 	t := &tools{deps}
-	add(s, "fleet_summary", "GPUs of the fleet by state and node pool, nodes with problems, workloads that are not ready, and the last changes of replicas.", t.fleetSummary)
-	add(s, "waste", "Who holds GPUs without using them: pods now, and GPU-hours of workloads over the last day, week or two weeks, with costs if a price is known.", t.waste)
-	add(s, "list_workloads", "Scaled workloads (GPUAutoscalers) with replicas, signals, objectives, problems and the sentence of the last decision.", t.listWorkloads)
-	add(s, "explain", "Why a workload has its number of replicas: the steps and inputs of the last decision, what would change it, its conditions and last changes.", t.explain)
-	add(s, "what_if", "What the decision engine would decide for a workload if signals had the given values from now on. Nothing is changed.", t.whatIf)
-	add(s, "gpu", "GPUs with utilisation, memory, power and the pods that hold them; with node and uuid, all fields of one GPU.", t.gpu)
+	add(s, "get", "What gpupilot get prints. view is fleet (node pools), nodes, gpus, workloads, pods (that hold GPUs), waste (pods that hold idle GPUs) or decisions.", t.get)
+	add(s, "explain", "Why a GPUAutoscaler has its number of replicas: the last decision, its steps and values, and what would change it.", t.explain)
 	add(s, "doctor", "What is wrong in the cluster around GPUPilot: failed checks with their objects, effects and fixes, and checks that could not run.", t.doctor)
 	return s
 }

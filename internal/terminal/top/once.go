@@ -4,6 +4,7 @@ package top
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -47,16 +48,39 @@ type holderJSON struct {
 	Nodes              []string `json:"nodes"`
 }
 
-// Print writes a view of the fleet.
-func (f *Fleet) Print(out io.Writer, name Name, look *Look, p *Printing) error {
+// selected is a view with the rows that are printed, in their order.
+func (f *Fleet) selected(name Name, look *Look, p *Printing) (Table, error) {
 	t := f.TableOf(name, look)
 	t.keep(p.Filter)
-	order := p.Sort
-	if order == "" {
-		order = t.Sort
+	if err := t.SortBy(cmp.Or(p.Sort, t.Sort)); err != nil {
+		return t, fmt.Errorf("--sort: %w", err)
 	}
-	if err := t.SortBy(order); err != nil {
-		return fmt.Errorf("--sort: %w", err)
+	return t, nil
+}
+
+// Records are the rows of a view by the keys of its columns, without what is not known. Texts are clean.
+func (f *Fleet) Records(name Name, look *Look, p *Printing) ([]map[string]any, error) {
+	t, err := f.selected(name, look, p)
+	out := make([]map[string]any, len(t.Rows))
+	for i := range t.Rows {
+		out[i] = map[string]any{}
+		for j, c := range t.Rows[i].Cells {
+			switch v := c.Value.(type) {
+			case float64:
+				out[i][t.Columns[j].Key] = v
+			case string:
+				out[i][t.Columns[j].Key] = termtext.Clean(v)
+			}
+		}
+	}
+	return out, err
+}
+
+// Print writes a view of the fleet.
+func (f *Fleet) Print(out io.Writer, name Name, look *Look, p *Printing) error {
+	t, err := f.selected(name, look, p)
+	if err != nil {
+		return err
 	}
 	switch p.Format {
 	case "json", "yaml":
