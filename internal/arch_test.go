@@ -34,7 +34,7 @@ var wings = []struct{ name, owns, imports string }{
 	{"window", "what is scraped, scraping, windows in memory, 14 days of history, GPUs in use, trust in exporters", "base gpu scale"},
 	{"promql", "PromQL over the windows and over an outside Prometheus; rules; prometheus-adapter's rules; tenants' queries", "base gpu window"},
 	{"autoscaler", "observe → decide → actuate; GPUExporters, node health; Kubernetes clients, caches, leader election", "base gpu scale window promql"},
-	{"loadgen", "known GPU load, and how far metrics are from it", "base gpu promql"},
+	{"loadgen", "known GPU load, and how far metrics are from it", "base gpu"},
 	{"serve", "custom and external metrics, MetricQueries, KEDA's scaler, the page", "base gpu scale window promql autoscaler"},
 	{"replay", "the same decisions on recorded load: traces, a simulated service, backtests, scenarios, the demo, migration", "base gpu scale window promql loadgen"},
 	{"terminal", "what a person at a terminal uses: top, doctor, adopt, hold, mcp, and how they reach the controller", "base gpu scale window promql autoscaler serve"},

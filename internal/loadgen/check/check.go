@@ -24,7 +24,7 @@ type Source interface {
 	Read(ctx context.Context, want func(gpu.FieldID) bool) (Values, error)
 }
 
-// Key names a value. An empty UUID is the GPU that is loaded, of a source without labels.
+// Key names a value.
 type Key struct {
 	UUID  string
 	Field gpu.FieldID
@@ -261,10 +261,7 @@ func (w *watch) judge(p *part, loaded map[string]bool, tolerance float64) Result
 	f, _ := gpu.Lookup(field)
 	r := Result{Source: w.source.Name(), Sequence: p.sequence, Load: p.load.Name, GPU: p.uuid, Field: f.Name, Failed: w.failed}
 	own := Key{p.uuid, field}
-	if unlabelled := (Key{Field: field}); len(w.values[own]) == 0 && len(w.values[unlabelled]) > 0 {
-		own = unlabelled
-	}
-	if why := w.unclear(own, loaded); why != "" {
+	if why := w.unclear(own); why != "" {
 		r.Verdict = verdict.Verdict{Finding: verdict.Unmeasured, Detail: why}
 		return r
 	}
@@ -286,10 +283,7 @@ func (w *watch) judge(p *part, loaded map[string]bool, tolerance float64) Result
 }
 
 // unclear says why a source's values cannot be matched with the GPU that is loaded, if so.
-func (w *watch) unclear(own Key, loaded map[string]bool) string {
-	if own.UUID == "" && len(loaded) > 1 {
-		return "the values have no label UUID, and several GPUs are loaded: give one with --gpu"
-	}
+func (w *watch) unclear(own Key) string {
 	if !strings.HasPrefix(own.UUID, "MIG-") || len(w.values[own]) > 0 {
 		return ""
 	}

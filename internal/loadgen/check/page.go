@@ -93,7 +93,7 @@ func parsePage(r io.Reader, want func(gpu.FieldID) bool) (Values, error) {
 			ref, known = names.Metric(metric)
 			known = known && want(ref.Field)
 		}
-		uuid := UUIDOf(label)
+		uuid := uuidOf(label)
 		if !known || uuid == "" || len(uuid) > maxUUID || len(values) >= maxKeys {
 			continue
 		}
@@ -118,8 +118,8 @@ func parsePage(r io.Reader, want func(gpu.FieldID) bool) (Values, error) {
 
 var errNoValues = errors.New("the page has no value of the field with the label UUID")
 
-// UUIDOf returns the GPU of a series: its UUID, for a MIG instance followed by / and the number of the GPU instance.
-func UUIDOf(label func(name string) string) string {
+// uuidOf returns the GPU of a series: its UUID, for a MIG instance followed by / and the number of the GPU instance.
+func uuidOf(label func(name string) string) string {
 	uuid := label("UUID")
 	if uuid == "" {
 		uuid = label("uuid")
