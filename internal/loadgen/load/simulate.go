@@ -79,8 +79,14 @@ func (s Simulated) sequence(ctx context.Context, index int, q Sequence, step fun
 	begin, sums, n := time.Duration(0), make([]float64, len(q.Kinds)), 0
 	for at := time.Duration(0); ; at = time.Since(start) {
 		if at >= q.Duration || at-begin >= q.Report {
-			if err := s.report(index, q, start, begin, at, sums, n, step); err != nil {
-				return err
+			if n > 0 && at > begin {
+				err := s.report(q, sums, n, func(x Step) error {
+					x.Sequence, x.Start, x.End, x.Duty = index, start.Add(begin), start.Add(at), q.Shapes[x.Load].Mean(begin, at)
+					return step(x)
+				})
+				if err != nil {
+					return err
+				}
 			}
 			begin, n = at, 0
 			clear(sums)
@@ -105,11 +111,8 @@ func (s Simulated) sequence(ctx context.Context, index int, q Sequence, step fun
 	}
 }
 
-// report reports what was written between two times since the start, for each kind and GPU.
-func (s Simulated) report(index int, q Sequence, start time.Time, from, to time.Duration, sums []float64, n int, step func(Step) error) error {
-	if n == 0 || to <= from {
-		return nil
-	}
+// report reports the sums of n duties that were written, for each kind and GPU.
+func (s Simulated) report(q Sequence, sums []float64, n int, step func(Step) error) error {
 	for i, name := range q.Kinds {
 		k, _ := KindOf(name)
 		duty := sums[i] / float64(n)
@@ -117,8 +120,8 @@ func (s Simulated) report(index int, q Sequence, start time.Time, from, to time.
 		for _, g := range s.GPUs {
 			uuid, _ := s.target.uuid(g)
 			err := step(Step{
-				Sequence: index, Load: name, Field: k.Field, Unit: k.Unit(), GPU: GPU{Index: g, UUID: uuid, Name: "simulated"},
-				Start: start.Add(from), End: start.Add(to), Duty: q.Shapes[name].Mean(from, to), Busy: duty, Generated: &value, Variant: "simulated",
+				Load: name, Field: k.Field, Unit: k.Unit(), GPU: GPU{Index: g, UUID: uuid, Name: "simulated"},
+				Busy: duty, Generated: &value, Variant: "simulated",
 			})
 			if err != nil {
 				return err
