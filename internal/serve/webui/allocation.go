@@ -4,7 +4,6 @@ package webui
 
 import (
 	"cmp"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"math"
@@ -16,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/csvtable"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
@@ -275,24 +275,22 @@ func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer)
 
 func writeAllocationCSV(w http.ResponseWriter, list []Allocation) {
 	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
-	out := csv.NewWriter(w)
-	_ = out.Write([]string{"namespace", "controllerKind", "controller", "start", "end", "minutes", "gpuHours", "gpuActiveHours", "gpuIdleHours", "gpuCost", "gpuIdleCost", "gpuUnpricedHours"})
-	number := func(x *float64) string {
+	out := csvtable.NewWriter(w)
+	out.Write("namespace", "controllerKind", "controller", "start", "end", "minutes", "gpuHours", "gpuActiveHours", "gpuIdleHours", "gpuCost", "gpuIdleCost", "gpuUnpricedHours")
+	number := func(x *float64) any {
 		if x == nil {
-			return ""
+			return nil
 		}
-		return strconv.FormatFloat(*x, 'f', 3, 64)
+		return csvtable.Number(strconv.FormatFloat(*x, 'f', 3, 64))
 	}
 	for i := range list {
 		x := &list[i]
-		lacking := ""
+		var lacking any
 		if x.Cost != nil || x.Unpriced > 0 {
 			lacking = number(&x.Unpriced)
 		}
-		_ = out.Write([]string{
-			x.Properties["namespace"], x.Properties["controllerKind"], x.Properties["controller"], x.Start.UTC().Format(time.RFC3339), x.End.UTC().Format(time.RFC3339),
-			strconv.Itoa(x.Minutes), number(&x.Hours), number(&x.Active), number(&x.Idle), number(x.Cost), number(x.IdleCost), lacking,
-		})
+		out.Write(x.Properties["namespace"], x.Properties["controllerKind"], x.Properties["controller"], x.Start.UTC().Format(time.RFC3339),
+			x.End.UTC().Format(time.RFC3339), x.Minutes, number(&x.Hours), number(&x.Active), number(&x.Idle), number(x.Cost), number(x.IdleCost), lacking)
 	}
-	out.Flush() // an error means that the client has disconnected
+	_ = out.Flush() // an error means that the client has disconnected
 }

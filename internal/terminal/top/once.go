@@ -5,16 +5,15 @@ package top
 import (
 	"bytes"
 	"cmp"
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpupilot/gpupilot/internal/base/csvtable"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/terminal/termtext"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -154,40 +153,21 @@ func (t *Table) write(out io.Writer, p *Printing, ascii bool) error {
 
 // writeCSV writes all columns but the curves. Unknown values are empty.
 func (t *Table) writeCSV(out io.Writer) error {
-	w := csv.NewWriter(out)
-	var head []string
-	for _, c := range t.Columns {
-		if c.Key != "trend" {
-			head = append(head, c.Key)
+	w := csvtable.NewWriter(out)
+	rows := make([][]any, len(t.Rows)+1)
+	for j, c := range t.Columns {
+		if c.Key == "trend" {
+			continue
+		}
+		rows[0] = append(rows[0], c.Key)
+		for i := range t.Rows {
+			rows[i+1] = append(rows[i+1], t.Rows[i].Cells[j].Value)
 		}
 	}
-	rows := [][]string{head}
-	for i := range t.Rows {
-		var row []string
-		for j, c := range t.Rows[i].Cells {
-			if t.Columns[j].Key == "trend" {
-				continue
-			}
-			switch v := c.Value.(type) {
-			case nil:
-				row = append(row, "")
-			case float64:
-				row = append(row, strconv.FormatFloat(v, 'g', -1, 64))
-			default:
-				row = append(row, spreadsheetSafe(fmt.Sprint(v)))
-			}
-		}
-		rows = append(rows, row)
+	for _, row := range rows {
+		w.Write(row...)
 	}
-	return w.WriteAll(rows)
-}
-
-// spreadsheetSafe keeps spreadsheets from taking a text from outside for a formula.
-func spreadsheetSafe(s string) string {
-	if s != "" && strings.ContainsRune("=+-@", rune(s[0])) {
-		return "'" + s
-	}
-	return s
+	return w.Flush()
 }
 
 // encode returns the JSON of a view: the values are those of the API.
