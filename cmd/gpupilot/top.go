@@ -174,7 +174,7 @@ If the output is no terminal, it prints once, as with --once.`,
 			if !slices.Contains(top.Names, cfg.View) {
 				return fmt.Errorf("--view is %q: want one of %v", first, top.Names)
 			}
-			if once || f.Changed("output") || !isTerminal(cmd.InOrStdin()) || !isTerminal(cmd.OutOrStdout()) {
+			if once || f.Changed("output") || !isTerminal(cmd.InOrStdin()) || !isTerminal(screen(cmd)) {
 				return o.print(cmd.Context(), cmd.OutOrStdout(), from, cfg.View)
 			}
 			if f.Changed("interval") || cfg.Interval == 0 {
@@ -198,7 +198,7 @@ If the output is no terminal, it prints once, as with --once.`,
 			if cfg.Filter, err = top.ParseFilter(strings.TrimSuffix("-l "+o.labels, "-l ")); err != nil {
 				return fmt.Errorf("--selector: %w", err)
 			}
-			return top.Run(cmd.Context(), cfg, cmd.InOrStdin(), cmd.OutOrStdout())
+			return top.Run(cmd.Context(), cfg, cmd.InOrStdin(), screen(cmd))
 		},
 	}
 	o.flags(cmd.Flags())
