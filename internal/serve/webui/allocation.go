@@ -3,6 +3,7 @@
 package webui
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -238,10 +239,23 @@ func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer)
 	}
 	a.rest, _ = p.Prices.All()
 	a.priced = p.Prices.Has()
-	give, ok := p.slot(r.Context())
-	if !ok {
-		p.refuseAnswer(w, errBusy)
+	body, err := p.allocationBody(r, v, &a)
+	if err != nil {
+		p.refuseAnswer(w, err)
 		return
+	}
+	if describe(w, r); a.csv {
+		w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+		w.Header().Del("Content-Encoding")
+	}
+	p.deliver(w, v, body)
+}
+
+// allocationBody is the answer, of what the viewer may see.
+func (p *Page) allocationBody(r *http.Request, v Viewer, a *account) ([]byte, error) {
+	give, ok := p.slot(r.Context(), v)
+	if !ok {
+		return nil, errBusy
 	}
 	defer give()
 	s := p.ledger.sheet(p.source, a.window)
@@ -256,26 +270,24 @@ func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer)
 		readable, _, err = v.Readable(r.Context(), slices.Compact(namespaces))
 	}
 	if err != nil {
-		unavailable(w)
-		return
+		return nil, err
 	}
-	list := s.allocations(&a, func(namespace string) bool { return all || slices.Contains(readable, namespace) })
+	list := s.allocations(a, func(namespace string) bool { return all || slices.Contains(readable, namespace) })
 	omitted := max(0, len(list)-mostAllocations)
 	list = list[:len(list)-omitted]
 	if a.csv {
-		writeAllocationCSV(w, list)
-		return
+		return allocationCSV(list), nil
 	}
 	set := make(map[string]Allocation, len(list))
 	for _, x := range list {
 		set[x.Name] = x
 	}
-	writeJSON(w, http.StatusOK, Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted, Price: cmp.Or(a.price, a.rest)})
+	return encode(Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted, Price: cmp.Or(a.price, a.rest)}, zips(r))
 }
 
-func writeAllocationCSV(w http.ResponseWriter, list []Allocation) {
-	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
-	out := csvtable.NewWriter(w)
+func allocationCSV(list []Allocation) []byte {
+	var body bytes.Buffer
+	out := csvtable.NewWriter(&body)
 	out.Write("namespace", "controllerKind", "controller", "start", "end", "minutes", "gpuHours", "gpuActiveHours", "gpuIdleHours", "gpuCost", "gpuIdleCost", "gpuUnpricedHours")
 	number := func(x *float64) any {
 		if x == nil {
@@ -292,5 +304,6 @@ func writeAllocationCSV(w http.ResponseWriter, list []Allocation) {
 		out.Write(x.Properties["namespace"], x.Properties["controllerKind"], x.Properties["controller"], x.Start.UTC().Format(time.RFC3339),
 			x.End.UTC().Format(time.RFC3339), x.Minutes, number(&x.Hours), number(&x.Active), number(&x.Idle), number(x.Cost), number(x.IdleCost), lacking)
 	}
-	_ = out.Flush() // an error means that the client has disconnected
+	_ = out.Flush() // to memory
+	return body.Bytes()
 }

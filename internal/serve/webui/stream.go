@@ -140,7 +140,7 @@ func (p *Page) nextEvents(ctx context.Context, r *http.Request, id string) (out 
 			return out, 0, errTokenEnded
 		}
 	}
-	give, ok := p.slot(ctx)
+	give, ok := p.slot(ctx, v)
 	if !ok {
 		return out, 0, errBusy
 	}
