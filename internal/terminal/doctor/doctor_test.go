@@ -523,6 +523,17 @@ func TestCouldNotCheck(t *testing.T) {
 	if got := strings.Join(failed(results), " "); got != "GP301? GP302? GP303? GP304? GP305? GP307? GP601?" {
 		t.Errorf("without the controller: %s", got)
 	}
+	w = healthy(t)
+	w.lists["pods"] = w.lists["pods"][:2] // of agents
+	results, _ = w.examine(t, Selection{Only: []string{"trust", "capacity"}})
+	if got := strings.Join(failed(results), " "); got != "GP501?" {
+		t.Errorf("a controller that is no pod: %s", got)
+	}
+	w.lists["pods"] = nil
+	results, _ = w.examine(t, Selection{Only: []string{"trust", "capacity"}})
+	if got := strings.Join(failed(results), " "); got != "GP501? GP602?" {
+		t.Errorf("no pods: %s", got)
+	}
 }
 
 func TestSelect(t *testing.T) {

@@ -42,14 +42,22 @@ func (a *apiService) ours(f *Facts) bool {
 	return a.Spec.Service != nil && a.Spec.Service.Name == controllerName && a.Spec.Service.Namespace == f.Namespace
 }
 
+// errNoPods is why a check of pods cannot pass: a controller that is no pod here was not looked at.
+var errNoPods = errors.New("no pod of the controller is in the namespace: what runs elsewhere was not looked at")
+
 func checkPageAuth(f *Facts) (out []Finding, err error) {
+	looked := false
 	for i := range f.Pods.Items {
 		p := &f.Pods.Items[i]
+		looked = looked || p.isController()
 		for j := range p.Spec.Containers {
 			if p.isController() && p.Spec.Containers[j].flag("page-auth") == "none" {
 				out = append(out, Finding{"Pod " + p.name(), "it runs with --page-auth=none: everybody in the cluster sees all namespaces"})
 			}
 		}
+	}
+	if f.Pods.Err == nil && !looked {
+		return nil, errNoPods
 	}
 	return out, f.Pods.Err
 }
@@ -198,11 +206,13 @@ func checkController(f *Facts) ([]Finding, error) {
 }
 
 func checkMemory(f *Facts) (out []Finding, err error) {
+	looked := false
 	for i := range f.Pods.Items {
 		p := &f.Pods.Items[i]
 		if !p.isController() && !p.isAgent() {
 			continue
 		}
+		looked = true
 		for j := range p.Status.ContainerStatuses {
 			s := &p.Status.ContainerStatuses[j]
 			for _, end := range []string{reasonOf(s.State.Terminated), reasonOf(s.LastTerminationState.Terminated)} {
@@ -212,6 +222,9 @@ func checkMemory(f *Facts) (out []Finding, err error) {
 				}
 			}
 		}
+	}
+	if f.Pods.Err == nil && !looked {
+		return nil, errNoPods
 	}
 	return out, f.Pods.Err
 }
