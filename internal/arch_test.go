@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -144,6 +145,35 @@ func wingOf(pkg string) string {
 
 func wingAt(name string) int {
 	return slices.IndexFunc(wings, func(w struct{ name, owns, imports string }) bool { return w.name == name })
+}
+
+// listeners are the files that may listen or serve. Each hands its listener to a listen.Room, which bounds what clients hold.
+var listeners = []string{
+	"internal/base/listen/serve.go", "cmd/gpupilot-agent/serve.go", "cmd/gpupilot-controller/main.go", "cmd/gpupilot/demo.go",
+	"internal/serve/kedascaler/server.go", "internal/serve/metricsapi/server.go",
+}
+
+func TestListenersAreBounded(t *testing.T) {
+	listens := regexp.MustCompile(`http\.Server\{|net\.Listen(\(|Config)|ListenAndServe|grpc\.NewServer|tls\.Listen`)
+	found := []string{}
+	for _, p := range packages(t, "./cmd/...", "./internal/...") {
+		for file := range p.files {
+			name := p.path + "/" + file
+			b, err := os.ReadFile(filepath.Join("..", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if line := listens.Find(b); line != nil {
+				found = append(found, name)
+				if !slices.Contains(listeners, name) {
+					t.Errorf("%s has %s: serve with base/listen", name, line)
+				}
+			}
+		}
+	}
+	if len(found) != len(listeners) {
+		t.Errorf("%v listen, want %v", found, listeners)
+	}
 }
 
 // most are bounds: of the product's packages, and of its own lines that a program links, without tests and

@@ -39,6 +39,9 @@ type serving struct {
 // Prometheus and the kubelet one each.
 const maxConnections = 512
 
+// pageTimeouts are those of --address.
+var pageTimeouts = listen.Timeouts{Read: 10 * time.Second, Write: 30 * time.Second}
+
 // Bounds of /metrics.
 const (
 	metricsAtOnce  = 4

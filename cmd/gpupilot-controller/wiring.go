@@ -19,8 +19,8 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/leader"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
 	"github.com/gpupilot/gpupilot/internal/base/group"
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 )
 
 // program is the assembled controller.
@@ -165,7 +165,7 @@ func (p *program) addLeaderLoop(run func(context.Context)) {
 func (p *program) run(ctx context.Context, l net.Listener) error {
 	g := group.New(ctx)
 	handler := p.page.CheckHosts(p.mux, p.cfg.pageHosts)
-	g.Run(func(ctx context.Context) error { return webui.Serve(ctx, p.conns.Of(l), handler, p.log) })
+	g.Run(func(ctx context.Context) error { return listen.Serve(ctx, p.conns.Of(l), handler, pageTimeouts, p.log) })
 	for _, task := range p.tasks {
 		g.Run(task)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/replay/demo"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
 )
@@ -75,7 +76,8 @@ func (o *demoOptions) run(ctx context.Context, out io.Writer) error {
 	serving, stop := context.WithCancel(ctx)
 	served := make(chan struct{})
 	go func() {
-		_ = webui.Serve(serving, l, webui.WithFiles(d.Handler()), slog.New(slog.DiscardHandler)) // the page ends with the demo
+		room := listen.New(listen.Limits{Connections: 128})
+		_ = listen.Serve(serving, room.Of(l), webui.WithFiles(d.Handler()), listen.Timeouts{}, slog.New(slog.DiscardHandler)) // the page ends with the demo
 		close(served)
 	}()
 	defer func() {

@@ -29,6 +29,8 @@ import (
 	generatedcore "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/core"
 	generatedcustom "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/custommetrics"
 	generatedexternal "sigs.k8s.io/custom-metrics-apiserver/pkg/generated/openapi/externalmetrics"
+
+	"github.com/gpupilot/gpupilot/internal/base/listen"
 )
 
 // name is the API's name in its OpenAPI document and its logs.
@@ -94,8 +96,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	p := NewProvider(cfg.MaxAge, cfg.RateWindow, deps)
 	p.span = cmp.Or(cfg.Window, p.span)
-	return &Server{cfg: cfg, provider: p, listener: listener}, nil
+	return &Server{cfg: cfg, provider: p, listener: listen.New(listen.Limits{Connections: maxConnections}).Of(listener)}, nil
 }
+
+// maxConnections bounds the connections of the metrics API. The API server has a few, over which it sends all requests.
+const maxConnections = 512
 
 // Addr returns the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
