@@ -8,11 +8,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/check"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // loadServerCommand loads an inference server.
 func loadServerCommand() *cobra.Command {
-	var f check.ServerFlags
+	f := check.ServerFlags{Server: check.Server{Running: policy.RunningMetrics()}}
 	cmd := &cobra.Command{
 		Use:   "server --url URL --check SOURCE",
 		Short: "Measure the SM activity of an inference server over its batch",
