@@ -95,7 +95,7 @@ func (t *tools) fleetSummary(ctx context.Context, _ *noArguments) (string, error
 		Cost      *view.Cost   `json:"cost,omitempty"`
 
 		Hottest *view.Hottest `json:"hottestGPU,omitempty"`
-	}{v.Time.Truncate(time.Second), v.Version, countsOf(&v.Fleet), v.Targeted, len(v.Workloads) + v.Omitted.Workloads, uniform, list, t.costOf(&v), v.Hottest}
+	}{v.Time.Truncate(time.Second), v.Version, countsOf(&v.Fleet), v.Targeted, len(v.Workloads) + v.Omitted.Workloads, uniform, list, v.CostBy(&t.Prices), v.Hottest}
 	recent := changesOf(v.Recent[:min(10, len(v.Recent))])
 	return fit(head, listOf("pools", pools, len(pools)+v.Omitted.Pools), listOf("nodesWithProblems", problems, len(problems)+v.Omitted.Problems),
 		listOf("workloadsNotReady", broken, 0), listOf("lastChanges", recent, len(v.Recent)+v.Omitted.Recent))
@@ -107,22 +107,6 @@ func (t *tools) priceList() (uniform float64, list string) {
 		return usd, ""
 	}
 	return 0, t.Prices.String()
-}
-
-// costOf is what the allocated and the free GPUs cost an hour by the user's prices, if all of them are in the view or all have one
-// price; without prices of the user, by the controller's. nil: it is not known.
-func (t *tools) costOf(v *view.View) *view.Cost {
-	c := &v.Fleet
-	all, uniform := t.Prices.All()
-	switch {
-	case !t.Prices.Has():
-		return c.Cost
-	case v.Omitted.Nodes == 0:
-		return v.CostBy(&t.Prices)
-	case uniform:
-		return &view.Cost{Held: all * float64(c.Allocated), Idle: all * float64(c.Idle), Free: all * float64(c.Free)}
-	}
-	return nil
 }
 
 // get reads a path of the controller's API.
@@ -163,11 +147,7 @@ type account struct {
 func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 	var page webui.HolderPage
 	uniform, list := t.priceList()
-	var prices url.Values
-	if list != "" {
-		prices = url.Values{"price": {list}}
-	}
-	if err := t.get(ctx, "holders", prices, &page); err != nil {
+	if err := t.get(ctx, "holders", url.Values{"price": {t.Prices.String()}}, &page); err != nil {
 		return "", err
 	}
 	query := url.Values{"aggregate": {"controller"}}
@@ -198,11 +178,7 @@ func (t *tools) waste(ctx context.Context, in *wasteArguments) (string, error) {
 		if !h.IdleSince.IsZero() {
 			x.IdleSince, x.AtLeast = &h.IdleSince, h.IdleAtLeast
 		}
-		switch x.Cost, x.Unpriced = rounded(h.Cost), h.Unpriced; {
-		case uniform > 0:
-			usd := h.GPUs * uniform
-			x.Cost, x.Unpriced = rounded(&usd), 0
-		case page.Prices != list: // an older controller counts with its own
+		if x.Cost, x.Unpriced = rounded(h.Cost), h.Unpriced; page.Prices != t.Prices.String() { // an older controller counts with its own
 			x.Cost, x.Unpriced = nil, h.GPUs
 		}
 		holders = append(holders, x)

@@ -128,7 +128,7 @@ func chat() *v1alpha1.GPUAutoscaler {
 // fleetOf is a controller whose names are all made by name.
 func fleetOf(n int, name func() string) (*answers, Deps) {
 	v := view.View{Time: noon, Version: "v1"}
-	var holders webui.HolderPage
+	holders := webui.HolderPage{Prices: "*=2"}
 	var workloads webui.WorkloadPage
 	var gpus webui.GPUPage
 	hours := map[string]webui.Allocation{}
@@ -147,7 +147,7 @@ func fleetOf(n int, name func() string) (*answers, Deps) {
 			Signals: []view.Signal{{Name: name(), Unit: name(), Value: number(1.0 / 3), Target: 2}}, Objectives: []view.Objective{{Sentence: name()}}, Decision: &last,
 		}
 		v.Workloads, workloads.Workloads = append(v.Workloads, w), append(workloads.Workloads, w)
-		holders.Holders = append(holders.Holders, webui.Holder{Namespace: name(), Pod: name(), Node: name(), GPUs: 2, HeldSince: noon, IdleSince: noon, IdleAtLeast: true})
+		holders.Holders = append(holders.Holders, webui.Holder{Namespace: name(), Pod: name(), Node: name(), GPUs: 2, HeldSince: noon, IdleSince: noon, IdleAtLeast: true, IdleCost: view.IdleCost{Cost: number(4)}})
 		x := webui.Allocation{Name: fmt.Sprint(i, name()), Hours: 10, Idle: float64(n - i), Properties: map[string]string{"namespace": name()}}
 		hours[x.Name] = x
 		g := webui.GPUEntry{Node: name(), Model: name(), State: view.Idle, GPU: view.GPU{UUID: name(), Utilization: number(0), IdleSince: noon, Owners: []view.Owner{{Namespace: name(), Pod: name()}}}}
@@ -266,7 +266,7 @@ func TestCosts(t *testing.T) {
 	v.Fleet.Cost = &view.Cost{Held: 36, Idle: 8, Unpriced: 2, IdleUnpriced: 1}
 	v.Hottest = &view.Hottest{Node: "n1", UUID: "GPU-1", TemperatureC: 91}
 	page := a.by["api/v1/holders"].(webui.HolderPage)
-	page.Holders[0].Cost, page.Holders[0].Unpriced = number(4.1), 1
+	page.Prices, page.Holders[0].Cost, page.Holders[0].Unpriced = "", number(4.1), 1
 	hours := a.by["api/v1/allocation"].(webui.Allocations)
 	for name, x := range hours.Data[0] {
 		x.Idle, x.IdleCost, x.Unpriced = 3, number(12.3), 0.5
@@ -295,7 +295,9 @@ func TestCosts(t *testing.T) {
 	f("0", "waste", 12.3, "idleHeldHours", "idleHeldUSD")
 	f("0", "waste", 0.5, "idleHeldHours", "gpuHoursWithoutPrice")
 	f("5", "fleet_summary", 5.0, "usdPerGPUHour")
-	f("5", "waste", 10.0, "holdersNow", "usdPerHour")
+	page.Prices, page.Holders[0].Cost, page.Holders[0].Unpriced = "*=5", number(9.5), 0 // of a MIG instance its share
+	a.by["api/v1/holders"] = page
+	f("5", "waste", 9.5, "holdersNow", "usdPerHour")
 	f("5", "waste", nil, "holdersNow", "unpricedGPUs")
 	a.asked = nil
 	f("5", "waste", 5.0, "usdPerGPUHour")
@@ -322,7 +324,7 @@ func TestCosts(t *testing.T) {
 	f(list, "waste", nil, "idleHeldHours", "idleHeldUSD")
 	page.Prices = list
 	a.by["api/v1/holders"] = page
-	f(list, "waste", 4.1, "holdersNow", "usdPerHour")
+	f(list, "waste", 9.5, "holdersNow", "usdPerHour")
 	if !slices.ContainsFunc(a.asked, func(q string) bool {
 		return strings.HasPrefix(q, "api/v1/holders?") && strings.Contains(q, "price="+url.QueryEscape(list))
 	}) {
