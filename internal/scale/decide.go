@@ -215,13 +215,7 @@ func (e *engine) demand(s State) (int32, State) {
 		s.LastData = e.now
 	}
 	if e.p.Formula == nil {
-		e.inputs[e.deciding].Deciding = true
-		switch f := e.steps[e.first].Facts.(type) {
-		case *facts.Demand:
-			f.MostOf = e.readable + e.standing
-		case *facts.SignalFallback:
-			f.MostOf = e.readable + e.standing
-		}
+		e.inputs[e.deciding].Deciding, e.steps[e.first].MostOf = true, e.readable+e.standing
 	} else if want, ok := e.combine(outcomes); ok {
 		e.want, e.promised = want, false
 	} else {

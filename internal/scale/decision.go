@@ -51,6 +51,7 @@ type Step struct {
 	Rule          Rule
 	Signal        string // empty: it is a step of the workload
 	Before, After int32
+	MostOf        int32 // set on the first step of the signal that decides: the number of readable signals
 	Facts         facts.Facts
 }
 
@@ -59,7 +60,7 @@ func (s *Step) Sentence() string {
 	if s.Facts == nil {
 		return fmt.Sprintf("%s: %d to %d", s.Rule, s.Before, s.After)
 	}
-	return facts.Sentence(s.Facts, facts.Change{Signal: s.Signal, Before: s.Before, After: s.After})
+	return facts.Sentence(s.Facts, facts.Change{Signal: s.Signal, Before: s.Before, After: s.After, MostOf: s.MostOf})
 }
 
 // Input is the value of one signal in a decision.

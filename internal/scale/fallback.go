@@ -22,7 +22,7 @@ func (e *evaluation) standIn(out *outcome) {
 		return
 	case FallbackIgnore:
 		out.ignored = true
-		e.step(RuleFallback, e.o.Replicas, e.o.Replicas, &facts.SignalFallback{Wait: silent})
+		e.step(RuleFallback, e.o.Replicas, e.o.Replicas, facts.SignalFallback{Wait: silent})
 		return
 	case FallbackMax:
 		n = e.p.ceiling()
@@ -32,7 +32,7 @@ func (e *evaluation) standIn(out *outcome) {
 		return
 	}
 	out.standsIn, out.demand, out.mean, out.asked = true, n, float64(n), n
-	out.replicas = e.step(RuleFallback, e.o.Replicas, n, &facts.SignalFallback{Wait: silent, Asks: n})
+	out.replicas = e.step(RuleFallback, e.o.Replicas, n, facts.SignalFallback{Wait: silent, Asks: n})
 }
 
 // isActive updates when a signal was last above its activation. Without a value it may be.

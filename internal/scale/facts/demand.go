@@ -29,9 +29,6 @@ type Demand struct {
 	Batch         *Batch // nil: the signal does not have the law Batching, or its plan decides
 	Plan          *Plan  // nil: the signal has no objective, or too little is known
 	TargetLearned bool
-
-	// MostOf is set if the signal decides: the number of readable signals.
-	MostOf int32
 }
 
 // Outlier is a replica with a value that counts as Limit; without a name there is none.
@@ -89,7 +86,7 @@ func (f *Demand) sentence(c Change) string {
 	if o := f.Outlier; o.Name != "" {
 		out += fmt.Sprintf(", %s with %s counted as %s", o.Name, words.Quantity(o.Value, f.Unit), words.Quantity(o.Limit, f.Unit))
 	}
-	if out += mostOf(f.MostOf); f.MostOf > 0 && f.Replaced > 0 {
+	if out += c.most(); c.MostOf > 0 && f.Replaced > 0 {
 		out += "; " + words.Replaced(f.Replaced, c.Before)
 	}
 	return out

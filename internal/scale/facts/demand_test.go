@@ -11,16 +11,19 @@ import (
 
 // The demand of a signal is an equation: numbers, rule, result.
 func TestDemandSentences(t *testing.T) {
+	mostOf := int32(0)
 	f := func(after int32, signal string, d Demand, want string) {
 		t.Helper()
-		if got := Sentence(&d, Change{Signal: signal, After: after}); got != want {
+		if got := Sentence(&d, Change{Signal: signal, After: after, MostOf: mostOf}); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
 	f(4, "Utilization", Demand{Reading: Reading{Unit: "%", Value: 97, Serving: 2}, Target: 60, Fresh: 2, Demand: 3.23, Mean: 3.23},
 		"Utilization: 2 serving × 97 % ÷ target 60 % = 4 replicas")
-	f(1, "SMActive", Demand{Reading: Reading{Unit: "ratio", Value: 0.3, Serving: 2}, Target: 0.6, Fresh: 2, Demand: 1, Mean: 1, MostOf: 2},
+	mostOf = 2
+	f(1, "SMActive", Demand{Reading: Reading{Unit: "ratio", Value: 0.3, Serving: 2}, Target: 0.6, Fresh: 2, Demand: 1, Mean: 1},
 		"SMActive: 2 serving × 0.3 ÷ target 0.6 = 1 replica, the most of 2 signals")
+	mostOf = 0
 	f(5, "Utilization", Demand{Reading: Reading{Unit: "%", Value: 97, Serving: 2}, Target: 60, Fresh: 2, Demand: 3.23, Mean: 4.1, Averaged: true, Window: 30 * time.Second},
 		"Utilization: 2 serving × 97 % ÷ target 60 % = 3.23, 4.1 on average over 30 s: 5 replicas")
 	f(8, "Utilization", Demand{Reading: Reading{Unit: "%", Value: 5, Serving: 10}, Target: 60, Fresh: 3, Demand: 0.25, Mean: 0.25},
@@ -48,10 +51,10 @@ func TestDemandSentences(t *testing.T) {
 	batch.Arrivals = 31
 	f(3, "vllm requests", requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
 		"31.0 requests/s ÷ 2.6 per replica = 11.9, learned from 14 min of traffic, not used yet")
-	batch.Arriving, requests.Demand, requests.MostOf = true, 11.92, 2
+	batch.Arriving, requests.Demand, mostOf = true, 11.92, 2
 	f(12, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica = 12 replicas (22.1 in flight per replica, target 8), "+
 		"capacity learned from 14 min of traffic, the most of 2 signals")
-	requests.TargetLearned, requests.Target, batch.LearnedFrom, requests.MostOf = true, 12.5, 0, 1
+	requests.TargetLearned, requests.Target, batch.LearnedFrom, mostOf = true, 12.5, 0, 1
 	f(12, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica = 12 replicas (22.1 in flight per replica, learned target 12.5), capacity learned earlier")
 	batch.Limited, batch.LearnedFrom = true, 40*time.Second
 	f(6, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica, limited to twice the demand of the requests in flight: 6 replicas "+

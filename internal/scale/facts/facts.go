@@ -22,9 +22,17 @@ func Sentence(f Facts, c Change) string { return f.sentence(c) }
 type Change struct {
 	Signal        string // empty: it is a step of the workload
 	Before, After int32
+	MostOf        int32 // as of scale.Step
 }
 
 func (c Change) instead() string { return fmt.Sprintf("%d instead of %d", c.After, c.Before) }
+
+func (c Change) most() string {
+	if c.MostOf > 1 {
+		return fmt.Sprintf(", the most of %d signals", c.MostOf)
+	}
+	return ""
+}
 
 // Replicas is a demand in whole replicas. It rounds up, ignoring the rounding error of a division.
 func Replicas(x float64) int32 {
@@ -179,9 +187,8 @@ type (
 	Fallback time.Duration
 	// SignalFallback is how long one signal has had no value.
 	SignalFallback struct {
-		Wait   time.Duration
-		Asks   int32
-		MostOf int32 // as of Demand
+		Wait time.Duration
+		Asks int32
 	}
 	// Active is a workload that leaves zero, or stays above it.
 	Active struct{}
@@ -211,7 +218,7 @@ func (f Fallback) sentence(c Change) string {
 	return fmt.Sprintf("no signal has had a value for %s: missingData sets at least %d", words.Duration(time.Duration(f)), c.After)
 }
 
-func (f *SignalFallback) sentence(c Change) string {
+func (f SignalFallback) sentence(c Change) string {
 	out := c.Signal + " has no value"
 	if f.Wait >= time.Second {
 		out = fmt.Sprintf("%s has had no value for %s", c.Signal, words.Duration(f.Wait))
@@ -219,14 +226,7 @@ func (f *SignalFallback) sentence(c Change) string {
 	if f.Asks == 0 && c.After == c.Before {
 		return out + ": its fallback lets the other signals decide"
 	}
-	return fmt.Sprintf("%s: its fallback asks for %s%s", out, words.Replicas(c.After), mostOf(f.MostOf))
-}
-
-func mostOf(signals int32) string {
-	if signals > 1 {
-		return fmt.Sprintf(", the most of %d signals", signals)
-	}
-	return ""
+	return fmt.Sprintf("%s: its fallback asks for %s%s", out, words.Replicas(c.After), c.most())
 }
 
 func (Active) sentence(c Change) string {

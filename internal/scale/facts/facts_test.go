@@ -15,7 +15,10 @@ func TestSentences(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
-	keep, down, up, signal := Change{"", 2, 5}, Change{"", 8, 6}, Change{"", 3, 9}, Change{"SMActive", 2, 5}
+	change := func(signal string, before, after int32) Change {
+		return Change{Signal: signal, Before: before, After: after}
+	}
+	keep, down, up, signal := change("", 2, 5), change("", 8, 6), change("", 3, 9), change("SMActive", 2, 5)
 	pending, reading := Pending{Starting: 3, Stuck: 1, Wait: 80 * time.Second}, Reading{Serving: 2, Value: 97, Unit: "%"}
 	f(Tolerance(0.1), signal, "SMActive is within 10 % of its target: no change from 5")
 	f(Forecast{Demand: 4.2, Wait: time.Minute}, signal, "SMActive is forecast to need 4.2 replicas in 60 s, when a new replica serves: 5")
@@ -30,18 +33,18 @@ func TestSentences(t *testing.T) {
 	f(Partial{Fresh: 3, Serving: 5}, signal, "only 3 of 5 serving replicas have a fresh value of SMActive: not below 5")
 	f(Partial{Fresh: 4, Serving: 5, Without: "p-1"}, signal, "only 4 of 5 serving replicas have a fresh value of SMActive (p-1 has none): not below 5")
 	f(Missing{}, keep, "a signal has no value: keep 5 instead of 2")
-	f(Missing{Term: "queue"}, Change{"", 5, 5}, "the formula needs queue, which has no value: keep 5")
-	f(Missing{}, Change{"", 5, 5}, "no signal has a value yet, and missing data never scales down: keep 5")
-	f(Missing{Wait: time.Minute}, Change{"", 5, 5}, "no signal has had a value for 60 s, and missing data never scales down: keep 5")
+	f(Missing{Term: "queue"}, change("", 5, 5), "the formula needs queue, which has no value: keep 5")
+	f(Missing{}, change("", 5, 5), "no signal has a value yet, and missing data never scales down: keep 5")
+	f(Missing{Wait: time.Minute}, change("", 5, 5), "no signal has had a value for 60 s, and missing data never scales down: keep 5")
 	f(Fallback(15*time.Minute), up, "no signal has had a value for 15 min: missingData sets at least 9")
-	f(&SignalFallback{}, Change{"q", 5, 5}, "q has no value: its fallback lets the other signals decide")
-	f(&SignalFallback{Wait: time.Minute, Asks: 9, MostOf: 2}, Change{"q", 3, 9}, "q has had no value for 60 s: its fallback asks for 9 replicas, the most of 2 signals")
+	f(SignalFallback{}, change("q", 5, 5), "q has no value: its fallback lets the other signals decide")
+	f(SignalFallback{Wait: time.Minute, Asks: 9}, Change{"q", 3, 9, 2}, "q has had no value for 60 s: its fallback asks for 9 replicas, the most of 2 signals")
 	f(Rollout{Serving: 1, Pending: pending}, keep, "a rollout is in progress and 1 serve, 3 starting (ready in about 80 s), 1 stuck: keep 5 instead of 2 until enough do")
 	f(Rollout{Pending: Pending{Starting: 3}}, keep, "a rollout is in progress and no replica serves, 3 starting: keep 5 instead of 2 until one does")
 	f(Reduced{reading}, signal, "2 serving at 97 % (saturated), fewer than usual because of a rollout: 5, and no probe")
-	f(Active{}, Change{"", 0, 1}, "a signal is above its activation: at least 1")
-	f(Inactive{}, Change{"", 1, 0}, "no signal is above its activation: 0 replicas")
-	f(Inactive{Wait: time.Minute, Window: 5 * time.Minute}, Change{"", 0, 1}, "no signal is above its activation: keep 1 for 60 s of 300 s")
+	f(Active{}, change("", 0, 1), "a signal is above its activation: at least 1")
+	f(Inactive{}, change("", 1, 0), "no signal is above its activation: 0 replicas")
+	f(Inactive{Wait: time.Minute, Window: 5 * time.Minute}, change("", 0, 1), "no signal is above its activation: keep 1 for 60 s of 300 s")
 	f(Stabilization{Window: time.Minute}, down, "no more than 6 needed throughout the last 60 s: 6 instead of 8")
 	f(Stabilization{Down: true, Window: time.Minute, Wait: time.Second}, keep, "the last 60 s are not known yet: 5 instead of 2 for 1 s more")
 	f(Stabilization{Down: true, Window: time.Minute, Wait: 20 * time.Second, Ago: 40 * time.Second}, keep, "5 needed 40 s ago, and the window is 60 s: 5 instead of 2 for 20 s more")
@@ -56,7 +59,7 @@ func TestSentences(t *testing.T) {
 	f(PairUnknown("decode"), up, "what its pair decode wants is not known: keep 9 instead of 3")
 	f(Idle(time.Hour), down, "no GPU was active and no request in flight for 60 min: 6 instead of 8 until somebody uses it")
 	f(Forced("override until 18:00"), down, "override until 18:00: 6 instead of 8")
-	f(SetToZero{}, Change{"", 3, 0}, "the replicas were set to 0, and not by this controller: 0 instead of 3 until they are set to 1 or more")
+	f(SetToZero{}, change("", 3, 0), "the replicas were set to 0, and not by this controller: 0 instead of 3 until they are set to 1 or more")
 	f(Leaving{N: 1, Left: time.Minute}, up, "a replica finishes its requests before it is removed, for at most 60 s: keep 9 instead of 3")
 	f(Leaving{N: 2, Left: time.Minute}, up, "2 replicas finish their requests before they are removed, for at most 60 s: keep 9 instead of 3")
 	f(Back(1), up, "a replica that was to be removed serves again: 9")

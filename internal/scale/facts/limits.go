@@ -47,12 +47,15 @@ func (f Max) sentence(c Change) string { return fmt.Sprintf("maxReplicas is %d: 
 func (f Budget) sentence(c Change) string {
 	return fmt.Sprintf("the budget is %d GPUs: %s", f, c.instead())
 }
+
 func (f Disabled) sentence(c Change) string {
 	return fmt.Sprintf("scaling %s is disabled: %s", words.UpOrDown(bool(f)), c.instead())
 }
+
 func (f PairUnknown) sentence(c Change) string {
 	return fmt.Sprintf("what its pair %s wants is not known: keep %s", string(f), c.instead())
 }
+
 func (f Forced) sentence(c Change) string { return fmt.Sprintf("%s: %s", string(f), c.instead()) }
 
 func (f Rate) sentence(c Change) string {
