@@ -13,7 +13,11 @@ import (
 
 // loadServerCommand loads an inference server.
 func loadServerCommand() *cobra.Command {
-	f := check.ServerFlags{Server: check.Server{Running: policy.RunningMetrics()}}
+	gauges := policy.Gauges(true)
+	f := check.ServerFlags{Server: check.Server{IsRunning: func(metric string) bool {
+		q, ok := gauges[metric]
+		return ok && q == policy.RunningRequests
+	}}}
 	cmd := &cobra.Command{
 		Use:   "server --url URL --check SOURCE",
 		Short: "Measure the SM activity of an inference server over its batch",

@@ -59,7 +59,7 @@ var simulated = map[policy.Quantity]service.Signal{
 
 // newServerSource looks up each term by any of its metric names.
 func newServerSource(terms []policy.Term) (out source, err error) {
-	gauges := policy.Gauges()
+	gauges := policy.Gauges(false)
 	for _, metrics := range terms {
 		i := slices.IndexFunc(metrics, func(m policy.PodMetric) bool { _, ok := gauges[m.Name]; return ok })
 		if i < 0 && metrics[0].Optional != "" {

@@ -196,30 +196,18 @@ const (
 	KVCacheUse                      // a share from 0 to 1
 )
 
-// Gauges returns the gauges of the servers that have a preset, by name. A value of a label is
-// no gauge, and neither is a rate.
-func Gauges() map[string]Quantity {
+// Gauges returns the gauges of the servers by name, of those that have a preset or of all. A value
+// of a label is no gauge, and neither is a rate.
+func Gauges(all bool) map[string]Quantity {
 	out := map[string]Quantity{}
 	for _, s := range servers() {
 		for q, term := range []Term{s.running, s.waiting, s.kvCache} {
 			for i := range term {
-				if m := &term[i]; s.preset != "" && m.Label == "" && !m.Rate {
+				if m := &term[i]; (all || s.preset != "") && m.Label == "" && !m.Rate {
 					out[m.Name] = Quantity(q)
 				}
 			}
 		}
 	}
 	return out
-}
-
-// RunningMetrics returns the gauges of running requests of all servers, those without a preset too.
-func RunningMetrics() (names []string) {
-	for _, s := range servers() {
-		for i := range s.running {
-			if m := &s.running[i]; m.Label == "" && !m.Rate && !slices.Contains(names, m.Name) {
-				names = append(names, m.Name)
-			}
-		}
-	}
-	return names
 }
