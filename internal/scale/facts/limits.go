@@ -43,7 +43,9 @@ type (
 )
 
 func (f Min) sentence(c Change) string { return fmt.Sprintf("minReplicas is %d: %s", f, c.instead()) }
+
 func (f Max) sentence(c Change) string { return fmt.Sprintf("maxReplicas is %d: %s", f, c.instead()) }
+
 func (f Budget) sentence(c Change) string {
 	return fmt.Sprintf("the budget is %d GPUs: %s", f, c.instead())
 }

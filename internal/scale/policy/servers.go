@@ -163,7 +163,7 @@ func serverOf(p v1alpha1.Preset) *server {
 // isGateway reports whether a row is a gateway's. A gateway exposes its metrics on pods of its
 // own, so the preset is a query. As any query, it reads the series of the workload's own
 // namespace only.
-func (s *server) isGateway() bool { return s != nil && s.gateway != nil }
+func (p *server) isGateway() bool { return p != nil && p.gateway != nil }
 
 // Presets returns the names of the presets, sorted.
 func Presets() (names []v1alpha1.Preset) {
