@@ -11,7 +11,7 @@ VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo u
 REVISION   := $(shell git rev-parse HEAD 2>/dev/null)
 BUILDINFO  := github.com/gpupilot/gpupilot/internal/base/buildinfo
 LDFLAGS    := -s -w -X $(BUILDINFO).version=$(VERSION) -X $(BUILDINFO).commit=$(REVISION)
-GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum internal/gpu/load/kernels.ptx.tmpl $(shell find internal/serve/webui/static -type f 2>/dev/null)
+GO_FILES   := $(shell find api cmd internal -name '*.go' -not -name '*_test.go' 2>/dev/null) go.mod go.sum internal/loadgen/load/kernels.ptx.tmpl $(shell find internal/serve/webui/static -type f 2>/dev/null)
 TEST_FILES := $(shell find test -name '*.go' -not -path 'test/kube/*' -not -path 'test/knative/*' -not -path 'test/chart/*' 2>/dev/null)
 FAKES      := bin/libnvidia-ml-fake.so bin/libnvidia-ml-fake-old.so bin/libdcgm-fake.so bin/libcuda-fake.so
 PROGRAMS   := bin/gpupilot bin/gpupilot-agent bin/gpupilot-controller
@@ -42,7 +42,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 all: $(PROGRAMS) ## the three programs, in bin/
 
 # load gpu calls libcuda, which needs glibc. The static CLI contains the program that does, and starts it from memory.
-WORKERS    := internal/gpu/load/worker/embedded
+WORKERS    := internal/loadgen/load/worker/embedded
 $(WORKERS)/%/gpuworker: $(GO_FILES)
 	GOOS=linux GOARCH=$* CGO_ENABLED=0 go build -trimpath -tags $(TAGS),gpuworker -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot/gpuworker
 # The architecture of a platform's worker: none for macOS.

@@ -140,11 +140,15 @@ type GPUAutoscalerSpec struct {
 
 // CrossVersionObjectReference names an object of any kind.
 type CrossVersionObjectReference struct {
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^(([a-z0-9.-]+/)?[a-z0-9]+)?$`
 	// +optional
 	APIVersion string `json:"apiVersion,omitempty"`
-	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9]*$`
 	Kind string `json:"kind"`
-	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 }
 

@@ -34,7 +34,7 @@ type Override struct {
 	// Reason says why, for everybody who finds the override: an incident, a ticket, a name.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=200
-	// +kubebuilder:validation:Pattern=`\S`
+	// +kubebuilder:validation:Pattern=`^[^\p{Cc}\p{Cf}]*\S[^\p{Cc}\p{Cf}]*$`
 	Reason string `json:"reason"`
 }
 

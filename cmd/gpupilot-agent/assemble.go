@@ -159,7 +159,7 @@ func (c *config) exposition(p names.Profile, r collectorsRead) exposition.Config
 		Relabel: labels,
 		Profile: p, Collectors: r.Collectors, InvalidLines: r.invalid,
 		Hostname: c.node(), Kubernetes: c.kubernetes, Containers: c.wantsContainers(), OldNamespace: c.oldNamespace, VirtualGPUs: c.virtualGPUs,
-		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel, Self: c.exporterMetrics,
+		Pods: c.wantsPods(), PodUID: c.podUID, DashedModel: c.dashedModel, Further: c.exporterMetrics,
 		ClockWindow: time.Duration(c.clockWindow) * time.Millisecond, XIDWindow: time.Duration(c.xidWindow) * time.Millisecond,
 		Version: build.Version, Revision: build.Commit,
 	}

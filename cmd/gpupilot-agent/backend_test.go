@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
+	"github.com/gpupilot/gpupilot/test/gputest"
 )
 
 // fakeLib is one of make's fake libraries.
@@ -214,7 +214,7 @@ func TestAutoGivesWhatEitherGives(t *testing.T) {
 func TestParts(t *testing.T) {
 	t.Setenv("GPUPILOT_FAKE_DCGM", writeFile(t, "gpus", "gpus 1\nswitches 2\nlinks 1\ncpus 1 2\npart nvswitch 1 858 47\npart cpucore 1 1100 0.5\npart nvlink gpu0:0 787 3\n"))
 	collectors := writeFile(t, "c.csv", "DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT,gauge,Warm\nDCGM_FI_DEV_NVSWITCH_LINK_CRC_ERRORS,counter,CRC\nDCGM_FI_DEV_CPU_UTIL_TOTAL,gauge,Busy\n")
-	url, _, _ := start(t, "-r", "localhost:5555", "--dcgm-library", gputest.Library(t, "libdcgm-fake.so"), "-f", collectors, "-s", "g:1", "-p", "i", "-c", "50", "-n")
+	url, _, _ := start(t, "-r", "localhost:5555", "--dcgm-library", gputest.Library(t, "libdcgm-fake.so"), "-f", collectors, "-s", "g:1", "-p", "i", "-c", "50", "-n", "--enable-exporter-metrics")
 	until(t, func() bool {
 		_, body := get(t, url+"/metrics")
 		for _, want := range []string{

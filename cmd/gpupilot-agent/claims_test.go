@@ -87,7 +87,7 @@ func TestNodeNameIsLearned(t *testing.T) {
 		}
 	})
 	url, _, _ := start(t, "--backend", "sim", "--sim-gpus", "2", "-c", "50", "-k", "--pod-resources-kubelet-socket", socket, "--service-account", dir,
-		"--kubernetes-enable-dra", "--kubernetes-enable-pod-labels", "--kubernetes-enable-pod-uid")
+		"--kubernetes-enable-dra", "--kubernetes-enable-pod-labels", "--kubernetes-enable-pod-uid", "--enable-exporter-metrics")
 	shows := func(want ...string) {
 		t.Helper()
 		until(t, func() bool {

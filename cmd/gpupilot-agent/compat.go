@@ -167,7 +167,7 @@ func (c *compat) options() []option {
 		{"kubernetes-enable-dra", "", "KUBERNETES_ENABLE_DRA", &c.dra, "attribute the devices of resource claims (DRA) too; needs a service account that can list and watch ResourceSlices", nil},
 		{
 			"enable-exporter-metrics", "", "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS", &c.exporterMetrics,
-			"add go_* and process_* metrics of the agent itself", nil,
+			"add go_* and process_* metrics of the agent itself, and further gpupilot_* metrics: errors, energy, all reasons of throttling", nil,
 		},
 		{
 			"container-labels", "", "DCGM_EXPORTER_CONTAINER_LABELS", &c.containerLabels,

@@ -23,8 +23,8 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/gpupilot/gpupilot/internal/base/logtest"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/test/logtest"
 )
 
 var servesAt = regexp.MustCompile(`msg=serving address=(\S+)`)

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
 	"github.com/gpupilot/gpupilot/internal/node/agent"
+	"github.com/gpupilot/gpupilot/test/gputest"
 )
 
 // sharing is a pod-resources server with two pods that share one GPU.

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
+	"github.com/gpupilot/gpupilot/test/gputest"
 )
 
 // open reports whether this process has an open file.

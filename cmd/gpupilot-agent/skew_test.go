@@ -44,7 +44,7 @@ func TestPageHasWhatEarlierVersionsShowed(t *testing.T) {
 	}
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
 	serveKubelet(t, socket, &kubelet{device: sim.UUID("n1", 1)})
-	url, _, _ := start(t, "--backend", "sim", "--sim-gpus", "2", "--node-name", "n1", "-c", "50", "-k", "--pod-resources-kubelet-socket", socket)
+	url, _, _ := start(t, "--backend", "sim", "--sim-gpus", "2", "--node-name", "n1", "-c", "50", "-k", "--pod-resources-kubelet-socket", socket, "--enable-exporter-metrics")
 	var page string
 	until(t, func() bool {
 		_, page = get(t, url+"/metrics")

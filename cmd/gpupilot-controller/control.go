@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
@@ -51,7 +52,7 @@ func (p *program) makeUsage() {
 	p.values = usage.NewReader(usage.Deps{
 		Store: p.store, Pods: p.pods, Devices: p.devices, Fields: p.fields, MaxAge: maxAge, TargetOf: p.scaler.PodsOf,
 		PodsOf: func(ctx context.Context, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error) {
-			return p.objects.PodsOf(ctx, p.pods, dst, r, namespace, name)
+			return p.objects.PodsOf(ctx, p.pods, dst, r, types.NamespacedName{Namespace: namespace, Name: name})
 		},
 	})
 	p.aggregates = usage.NewAggregator(usage.AggregatorConfig{MaxGroups: p.cfg.workloadMetrics, MaxAge: maxAge}, usage.AggregatorDeps{

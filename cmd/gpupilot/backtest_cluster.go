@@ -14,7 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/serve/remote"
+	"github.com/gpupilot/gpupilot/internal/terminal/remote"
 )
 
 // controllerHistory reads what the controller has recorded of a workload.

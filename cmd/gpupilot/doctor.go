@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/serve/doctor"
-	"github.com/gpupilot/gpupilot/internal/serve/remote"
+	"github.com/gpupilot/gpupilot/internal/terminal/doctor"
+	"github.com/gpupilot/gpupilot/internal/terminal/remote"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/serve/remote"
+	"github.com/gpupilot/gpupilot/internal/terminal/remote"
 )
 
 // explainCommand prints the last decision of a GPUAutoscaler from its status, which

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
-	"github.com/gpupilot/gpupilot/internal/gpu/cuda"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
-	"github.com/gpupilot/gpupilot/internal/gpu/load/worker"
+	"github.com/gpupilot/gpupilot/internal/loadgen/calibration"
+	"github.com/gpupilot/gpupilot/internal/loadgen/cuda"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load/worker"
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
 )
 
@@ -121,8 +121,8 @@ func (f *loadFlags) begin(cmd *cobra.Command) ([]load.Sequence, *load.Output, er
 	for _, text := range notes {
 		note(cmd, text)
 	}
-	file, isFile := cmd.OutOrStdout().(*os.File)
-	return sequences, load.NewOutput(cmd.OutOrStdout(), f.output == "json", isFile && term.IsTerminal(int(file.Fd())), sequences), nil
+	file, isFile := screen(cmd).(*os.File)
+	return sequences, load.NewOutput(screen(cmd), f.output == "json", isFile && term.IsTerminal(int(file.Fd())), sequences), nil
 }
 
 // note tells the user something that is no output.

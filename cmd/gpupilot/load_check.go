@@ -8,14 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/check"
-	"github.com/gpupilot/gpupilot/internal/gpu/cuda"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
-	"github.com/gpupilot/gpupilot/internal/promql/gpuquery"
+	"github.com/gpupilot/gpupilot/internal/loadgen/check"
+	"github.com/gpupilot/gpupilot/internal/loadgen/cuda"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
 )
 
 const checkHelp = `source to compare with, may be repeated: the URL of an agent's or dcgm-exporter's page, nvml, dcgm, dcgm://HOST:PORT,
-dcgm:///SOCKET, or prom=URL?query=PROMQL`
+or dcgm:///SOCKET`
 
 // checked runs a load, and compares the sources of --check with its steps.
 func (f *loadFlags) checked(cmd *cobra.Command, sequences []load.Sequence, run func(took func(load.Step)) error) error {
@@ -32,9 +31,6 @@ func (f *loadFlags) checked(cmd *cobra.Command, sequences []load.Sequence, run f
 
 // sourceOf reads a value of --check.
 func (f *loadFlags) sourceOf(text string) (check.Source, error) {
-	if query, ok := strings.CutPrefix(text, "prom="); ok {
-		return gpuquery.New(query, "gpupilot/"+version)
-	}
 	library := f.host.NVML
 	if library == cuda.DefaultNVML {
 		library = ""
@@ -45,5 +41,5 @@ func (f *loadFlags) sourceOf(text string) (check.Source, error) {
 	if strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://") {
 		return check.NewPage(text)
 	}
-	return nil, fmt.Errorf("%q: want http://HOST:PORT/metrics, nvml, dcgm, dcgm://HOST:PORT, dcgm:///SOCKET or prom=URL?query=PROMQL", text)
+	return nil, fmt.Errorf("%q: want http://HOST:PORT/metrics, nvml, dcgm, dcgm://HOST:PORT or dcgm:///SOCKET", text)
 }

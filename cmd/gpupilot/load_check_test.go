@@ -7,7 +7,7 @@ package main
 import (
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
 )
 
 // A source that does not answer is neither right nor wrong; one that is not known is refused.

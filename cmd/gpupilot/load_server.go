@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/check"
+	"github.com/gpupilot/gpupilot/internal/loadgen/check"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
 )
 
 // loadSimCommand loads simulated GPUs.

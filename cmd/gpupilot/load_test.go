@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
+	"github.com/gpupilot/gpupilot/test/gputest"
 )
 
 // TestMain lets the test's program be the command that it starts for each GPU.

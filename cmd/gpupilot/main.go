@@ -17,9 +17,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpupilot/gpupilot/internal/base/buildinfo"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
-	"github.com/gpupilot/gpupilot/internal/serve/adopt"
-	"github.com/gpupilot/gpupilot/internal/serve/hold"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
+	"github.com/gpupilot/gpupilot/internal/terminal/adopt"
+	"github.com/gpupilot/gpupilot/internal/terminal/hold"
+	"github.com/gpupilot/gpupilot/internal/terminal/termtext"
 )
 
 // version is what this program was built from.
@@ -29,7 +30,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "gpupilot:", err)
+		fmt.Fprintln(termtext.NewWriter(os.Stderr), "gpupilot:", err)
 		os.Exit(exitCode(err))
 	}
 }
@@ -77,6 +78,14 @@ func versionCommand() *cobra.Command {
 	}
 }
 
+// screen is where a command draws by itself.
+func screen(cmd *cobra.Command) io.Writer {
+	if w, ok := cmd.OutOrStdout().(*termtext.Writer); ok {
+		return w.Screen()
+	}
+	return cmd.OutOrStdout()
+}
+
 // run executes the command line args and writes what it prints to out.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	root := &cobra.Command{
@@ -91,7 +100,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		args = load.SplitArguments(args)
 	}
 	root.SetArgs(args)
-	root.SetOut(out)
+	root.SetOut(termtext.NewWriter(out))
+	root.SetErr(termtext.NewWriter(os.Stderr))
 	root.SetVersionTemplate("gpupilot {{.Version}}\n")
 	root.AddCommand(demoCommand(), topCommand(), getCommand(), doctorCommand(), mcpCommand(), explainCommand(), backtestCommand(), scenarioCommand(), migrateCommand(), loadCommand(), versionCommand())
 	root.AddCommand(hold.Commands()...)

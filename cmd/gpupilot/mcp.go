@@ -4,14 +4,15 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/serve/doctor"
-	"github.com/gpupilot/gpupilot/internal/serve/mcp"
+	"github.com/gpupilot/gpupilot/internal/terminal/doctor"
+	"github.com/gpupilot/gpupilot/internal/terminal/mcp"
+	"github.com/gpupilot/gpupilot/internal/terminal/top"
 )
 
 // mcpCommand lets agents ask about the fleet.
@@ -21,9 +22,8 @@ func mcpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Let an agent ask about the fleet: a read-only MCP server on standard input and output",
-		Long: `Serve the Model Context Protocol on standard input and output, for agents: the fleet, idle-held GPUs, workloads,
-explanations, what-if questions, GPUs and the checks of doctor. It only reads, with the rights of the kubeconfig, as get,
-explain and doctor do. Each answer has at most 8 kB and says what was left out.`,
+		Long: `Serve the Model Context Protocol on standard input and output, for agents: what get, explain and doctor print. It only reads,
+with the rights of the kubeconfig, as these do. Each answer has at most 8 kB and says what was left out.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := parsePrices(prices)
@@ -36,7 +36,7 @@ explain and doctor do. Each answer has at most 8 kB and says what was left out.`
 				o.namespace = namespace
 			}
 			return mcp.Serve(cmd.Context(), mcp.Deps{
-				Controller: &o.controller, Autoscaler: o.autoscaler, Prices: list, Version: version,
+				Fleet: &top.Controller{API: &o.controller}, Explain: o.explain, Prices: list, Version: version,
 				Doctor: func(ctx context.Context, s *doctor.Selection) (*doctor.Report, error) {
 					r, _, err := o.report(ctx, s)
 					return r, err
@@ -50,18 +50,16 @@ explain and doctor do. Each answer has at most 8 kB and says what was left out.`
 	return cmd
 }
 
-// autoscaler reads a GPUAutoscaler.
-func (o *doctorOptions) autoscaler(ctx context.Context, namespace, name string) (*v1alpha1.GPUAutoscaler, error) {
+// explain writes what gpupilot explain prints.
+func (o *doctorOptions) explain(ctx context.Context, namespace, name string, out io.Writer) error {
 	api, err := o.where.API()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	all, err := api.Autoscalers(ctx, namespace, name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := all[0].BadSpec; err != nil {
-		return nil, fmt.Errorf("the spec cannot be read: %w", err)
-	}
-	return all[0].Object, nil
+	all[0].Explain(out, time.Now())
+	return nil
 }

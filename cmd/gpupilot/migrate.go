@@ -38,7 +38,8 @@ func migrateAdapterCommand() *cobra.Command {
 of a GPUAutoscaler, a recording rule, served as it is by the controller's --adapter-config, or not possible and why.
 
 CONFIG is the file, the ConfigMap that holds it, or the values of the Helm chart with rules.default: false. RULES are
-PrometheusRules or rule files of Prometheus: they tell which series are of recording rules, and not of pods.`,
+PrometheusRules or rule files of Prometheus: they tell which series are of recording rules, and not of pods. Of alerts
+in them, those that use the node label of dcgm-exporter 4.8.2 and older are named.`,
 		Example: `  gpupilot migrate prometheus-adapter config.yaml
   kubectl get configmap -n monitoring adapter-config -o yaml | gpupilot migrate prometheus-adapter -`,
 		Args: cobra.MinimumNArgs(1),
@@ -53,7 +54,7 @@ PrometheusRules or rule files of Prometheus: they tell which series are of recor
 					return err
 				}
 			}
-			report, err := migrate.Adapter(b, o.Recorded)
+			report, err := migrate.Adapter(b, o)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
@@ -64,7 +65,7 @@ PrometheusRules or rule files of Prometheus: they tell which series are of recor
 	return cmd
 }
 
-// addRules adds the recording rules of a file.
+// addRules adds the rules of a file.
 func addRules(o *migrate.Options, file string, stdin io.Reader) error {
 	b, err := readArgument(file, stdin)
 	if err != nil {
@@ -74,12 +75,12 @@ func addRules(o *migrate.Options, file string, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	before := len(o.Recorded)
-	if err := o.Add(docs); err != nil {
+	n, err := o.Add(docs)
+	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	if len(o.Recorded) == before {
-		return fmt.Errorf("%s: the file has no recording rules: give a PrometheusRule, or a rule file of Prometheus", file)
+	if n == 0 {
+		return fmt.Errorf("%s: the file has no rules: give a PrometheusRule, or a rule file of Prometheus", file)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/replay/migrate"
-	"github.com/gpupilot/gpupilot/internal/serve/adopt"
+	"github.com/gpupilot/gpupilot/internal/terminal/adopt"
 )
 
 // migrateFlags are the flags of gpupilot migrate hpa and migrate scaledobject.
@@ -86,7 +86,7 @@ func (f *migrateFlags) run(ctx context.Context, arg string, stdin io.Reader, std
 	if err != nil {
 		return err
 	}
-	if err := o.Add(docs); err != nil {
+	if _, err := o.Add(docs); err != nil {
 		return err
 	}
 	o.Namespace = f.replay.controller.where.Namespace

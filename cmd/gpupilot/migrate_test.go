@@ -142,7 +142,7 @@ func TestMigrateAdapter(t *testing.T) {
 	if out, err = migrateOut(t, "prometheus-adapter", plain, rules); err != nil || !strings.Contains(out, "rules[0]  made: recording rule") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if _, err := migrateOut(t, "prometheus-adapter", plain, plain); err == nil || !strings.Contains(err.Error(), "the file has no recording rules") {
+	if _, err := migrateOut(t, "prometheus-adapter", plain, plain); err == nil || !strings.Contains(err.Error(), "plain.yaml: the file has no rules") {
 		t.Error(err)
 	}
 	if _, err := migrateOut(t, "prometheus-adapter", writeFile(t, "x.yaml", "a: b")); err == nil || !strings.Contains(err.Error(), "x.yaml: the file has no rules") {

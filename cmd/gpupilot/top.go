@@ -17,8 +17,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
-	"github.com/gpupilot/gpupilot/internal/serve/remote"
-	"github.com/gpupilot/gpupilot/internal/serve/top"
+	"github.com/gpupilot/gpupilot/internal/terminal/remote"
+	"github.com/gpupilot/gpupilot/internal/terminal/top"
 )
 
 // fleetOptions are the flags of the commands that show the fleet.
@@ -174,7 +174,7 @@ If the output is no terminal, it prints once, as with --once.`,
 			if !slices.Contains(top.Names, cfg.View) {
 				return fmt.Errorf("--view is %q: want one of %v", first, top.Names)
 			}
-			if once || f.Changed("output") || !isTerminal(cmd.InOrStdin()) || !isTerminal(cmd.OutOrStdout()) {
+			if once || f.Changed("output") || !isTerminal(cmd.InOrStdin()) || !isTerminal(screen(cmd)) {
 				return o.print(cmd.Context(), cmd.OutOrStdout(), from, cfg.View)
 			}
 			if f.Changed("interval") || cfg.Interval == 0 {
@@ -198,7 +198,7 @@ If the output is no terminal, it prints once, as with --once.`,
 			if cfg.Filter, err = top.ParseFilter(strings.TrimSuffix("-l "+o.labels, "-l ")); err != nil {
 				return fmt.Errorf("--selector: %w", err)
 			}
-			return top.Run(cmd.Context(), cfg, cmd.InOrStdin(), cmd.OutOrStdout())
+			return top.Run(cmd.Context(), cfg, cmd.InOrStdin(), screen(cmd))
 		},
 	}
 	o.flags(cmd.Flags())

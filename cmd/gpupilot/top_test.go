@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpupilot/gpupilot/internal/serve/remote"
 	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/terminal/remote"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 

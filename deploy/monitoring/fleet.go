@@ -117,7 +117,7 @@ func fleetProblems() row {
 			columns: []column{{"node", "Node", ""}, {"gpu", "GPU", ""}, {"Value", "Utilisation", share}},
 		},
 		{
-			title: "Throttled GPUs", about: "Share of time for which GPUs were held back, by reason, over all GPUs. Of gpupilot-agent.", unit: share,
+			title: "Throttled GPUs", about: "Share of time for which GPUs were held back, by reason, over all GPUs. Of gpupilot-agent: power and thermal, and the other reasons with --enable-exporter-metrics.", unit: share,
 			queries: []query{{by("avg", "reason", "rate(gpupilot_gpu_throttle_seconds_total{"+scoped+"}[$__rate_interval])"), "{{reason}}"}},
 		},
 		{

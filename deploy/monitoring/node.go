@@ -97,7 +97,7 @@ func nodeThrottling() row {
 	events := "max by (" + perGPU + ", clock_event) (DCGM_EXP_CLOCK_EVENTS_COUNT{" + onGPUs + "})"
 	return row{title: "Throttling", panels: []panel{
 		{
-			title: "Throttled time by reason", about: "Share of time for which the GPU was held back. Of gpupilot-agent, with every collectors file.", unit: share,
+			title: "Throttled time by reason", about: "Share of time for which the GPU was held back. Of gpupilot-agent, with every collectors file: power and thermal, and the other reasons with --enable-exporter-metrics.", unit: share,
 			queries: []query{{by("max", perGPU+", reason", own(`rate(gpupilot_gpu_throttle_seconds_total{`+scoped+`}[$__rate_interval])`, `hostname=~"$node",gpu=~"$gpu"`)), nodeName + " GPU {{gpu}} {{reason}}"}},
 		},
 		{title: "Clock events", about: "Collections of the last five minutes in which a reason held the clocks down." + optional, unit: count, queries: []query{{events, nodeName + " GPU {{gpu}} {{clock_event}}"}}},

@@ -21,8 +21,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/base/logtest"
 	"github.com/gpupilot/gpupilot/test/child"
+	"github.com/gpupilot/gpupilot/test/logtest"
 )
 
 // startTimeout bounds the time until an agent serves, and until it has ended. Only a failure takes that long, however busy

@@ -70,6 +70,6 @@ func newBenchObjects() *index.Objects {
 // podsOf returns the function that finds the pods of the fleet's workloads.
 func (f *podFleet) podsOf(o *index.Objects) func(context.Context, []*corev1.Pod, schema.GroupResource, string, string) ([]*corev1.Pod, error) {
 	return func(ctx context.Context, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error) {
-		return o.PodsOf(ctx, f.pods, dst, r, namespace, name)
+		return o.PodsOf(ctx, f.pods, dst, r, types.NamespacedName{Namespace: namespace, Name: name})
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi/reviewtest"
 	"github.com/gpupilot/gpupilot/test/agentrig"
+	"github.com/gpupilot/gpupilot/test/reviewtest"
 )
 
 // podCase is a number of pods, and the upper limit (bar) of the server's memory with

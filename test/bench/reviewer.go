@@ -15,7 +15,7 @@ import (
 
 	certutil "k8s.io/client-go/util/cert"
 
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi/reviewtest"
+	"github.com/gpupilot/gpupilot/test/reviewtest"
 )
 
 // Names of files in the folder that client and server share.

@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	gpuload "github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/internal/replay/load"
+	gpuload "github.com/gpupilot/gpupilot/internal/loadgen/load"
+	"github.com/gpupilot/gpupilot/test/demo/load"
 	"github.com/gpupilot/gpupilot/test/simnode"
 )
 

@@ -26,8 +26,8 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 

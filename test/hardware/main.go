@@ -21,9 +21,9 @@ import (
 	"syscall"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
-	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
-	"github.com/gpupilot/gpupilot/internal/gpu/check"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/loadgen/calibration"
+	"github.com/gpupilot/gpupilot/internal/loadgen/check"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
 )
 
 // Config is what the flags say.

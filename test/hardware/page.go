@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
-	"github.com/gpupilot/gpupilot/internal/gpu/verdict"
+	"github.com/gpupilot/gpupilot/internal/loadgen/calibration"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
+	"github.com/gpupilot/gpupilot/internal/loadgen/verdict"
 )
 
 // page is docs/hardware.md.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpuworker is the part of gpupilot that loads a GPU, for programs without cgo: see internal/gpu/load/worker. It
+// Command gpuworker is the part of gpupilot that loads a GPU, for programs without cgo: see internal/loadgen/load/worker. It
 // is embedded in gpupilot.
 package main
 
@@ -10,7 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
 )
 
 func main() {

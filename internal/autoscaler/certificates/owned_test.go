@@ -11,7 +11,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube/kubetest"
+	"github.com/gpupilot/gpupilot/test/kubetest"
 )
 
 // The Secret and the APIServices have the owner, and are not created again once the Service was deleted.

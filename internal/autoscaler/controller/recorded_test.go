@@ -18,9 +18,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/window/history"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 // recordedMinutes takes all readings as those of one minute. It implements Minutes.

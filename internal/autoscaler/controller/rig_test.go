@@ -26,11 +26,11 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 // rig is a controller whose API server is controller-runtime's fake, whose

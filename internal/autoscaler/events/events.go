@@ -67,7 +67,9 @@ func NewRecorder(events eventsv1client.EventsGetter, controller, instance string
 // Event records an Event about an object. kind is Normal or Warning; reason and action
 // are one word each. It never blocks.
 func (r *Recorder) Event(about corev1.ObjectReference, kind, reason, action, note string) {
-	r.queueEvent(about, kind, reason, action, note, fmt.Sprintf("%x%03x", time.Now().UnixNano(), r.serial.Add(1)&0xfff), false)
+	e := r.newEvent(about, kind, reason, action, note)
+	e.Name = eventName(about.Name, fmt.Sprintf("%x%03x", e.EventTime.UnixNano(), r.serial.Add(1)&0xfff))
+	r.queueEvent(queuedEvent{e, false})
 }
 
 // EventOnce is Event, but the Event's name follows from its contents: of several equal
@@ -75,7 +77,9 @@ func (r *Recorder) Event(about corev1.ObjectReference, kind, reason, action, not
 // expires.
 func (r *Recorder) EventOnce(about corev1.ObjectReference, kind, reason, action, note string) {
 	sum := sha256.Sum256([]byte(strings.Join([]string{string(about.UID), kind, reason, action, note}, "\x00")))
-	r.queueEvent(about, kind, reason, action, note, hex.EncodeToString(sum[:10]), true)
+	e := r.newEvent(about, kind, reason, action, note)
+	e.Name = eventName(about.Name, hex.EncodeToString(sum[:10]))
+	r.queueEvent(queuedEvent{e, true})
 }
 
 // maxEventName is the API server's limit of an Event's name.
@@ -88,14 +92,17 @@ func eventName(object, suffix string) string {
 	return strings.TrimRight(object, "-.") + "." + suffix
 }
 
-func (r *Recorder) queueEvent(about corev1.ObjectReference, kind, reason, action, note, suffix string, once bool) {
-	now := time.Now()
-	e := &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Name: eventName(about.Name, suffix)},
-		EventTime:  metav1.NewMicroTime(now), Type: kind, Reason: reason, Action: action, Note: excerpt.Of(note, maxNote),
+// newEvent is an Event without a name.
+func (r *Recorder) newEvent(about corev1.ObjectReference, kind, reason, action, note string) *eventsv1.Event {
+	return &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault)},
+		EventTime:  metav1.NowMicro(), Type: kind, Reason: reason, Action: action, Note: excerpt.Of(note, maxNote),
 		Regarding: about, ReportingController: r.controller, ReportingInstance: excerpt.Of(r.instance, 128),
 	}
-	if !r.put(queuedEvent{e, once}) {
+}
+
+func (r *Recorder) queueEvent(e queuedEvent) {
+	if !r.put(e) {
 		r.dropped.Add(1)
 		return
 	}

@@ -62,6 +62,9 @@ func about(d time.Duration) string {
 	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
 }
 
+// maxReplicas bounds the replicas of a decision that is repeated: whoever may write the status chooses their numbers.
+const maxReplicas = 10_000
+
 // Case reconstructs the last decision from the status. The status has the mean of each
 // signal, not the values of single pods, and no ages: starting pods count as just
 // created. It lacks the number of GPUs per replica, so the budget applies only if it
@@ -74,6 +77,11 @@ func Case(a *v1alpha1.GPUAutoscaler) (*whatif.Case, error) {
 	st, d := &a.Status, a.Status.LastDecision
 	if st.DesiredReplicas == nil {
 		return nil, errors.New("the status has no desiredReplicas")
+	}
+	for _, n := range []int32{st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas} {
+		if n < 0 || n > maxReplicas {
+			return nil, fmt.Errorf("the status has %d replicas in one phase, want 0 to %d", n, maxReplicas)
+		}
 	}
 	if len(d.Inputs) != len(compiled.Policy.Signals) {
 		return nil, fmt.Errorf("the status has %d inputs for %d signals", len(d.Inputs), len(compiled.Policy.Signals))

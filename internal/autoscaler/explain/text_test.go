@@ -3,13 +3,17 @@
 package explain
 
 import (
+	"io"
+	"math"
+	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 )
@@ -96,7 +100,8 @@ func TestWriteSaysWhatLasts(t *testing.T) {
 	f("\n  when it is deleted, the replicas stay: those from before it are not recorded (onDelete: Restore)\n")
 }
 
-func TestWriteChanges(t *testing.T) {
+// decided is a GPUAutoscaler with a decision of five replicas.
+func decided() *v1alpha1.GPUAutoscaler {
 	now := metav1.NewMicroTime(time.Date(2026, 1, 1, 0, 0, 10, 0, time.UTC))
 	a := &v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "llm", Name: "chat"}}
 	a.Spec = v1alpha1.GPUAutoscalerSpec{
@@ -106,11 +111,16 @@ func TestWriteChanges(t *testing.T) {
 	}
 	a.Status = v1alpha1.GPUAutoscalerStatus{
 		CurrentReplicas: 5, ServingReplicas: 5, DesiredReplicas: new(int32(5)),
-		Memory: &v1alpha1.Memory{Time: now, State: runtime.RawExtension{Raw: []byte(`{"since":"2025-12-31T00:00:00Z","replicas":5,"serving":5,"wants":[{"at":"2026-01-01T00:00:10Z","low":5,"high":5}]}`)}},
+		Memory: &v1alpha1.Memory{Time: now, State: apiruntime.RawExtension{Raw: []byte(`{"since":"2025-12-31T00:00:00Z","replicas":5,"serving":5,"wants":[{"at":"2026-01-01T00:00:10Z","low":5,"high":5}]}`)}},
 		LastDecision: &v1alpha1.DecisionStatus{
 			Time: now, Reason: "Demand", Inputs: []v1alpha1.InputStatus{{Signal: "vllm:num_requests_running", Value: "7.2", Target: "8", Replicas: 5}},
 		},
 	}
+	return a
+}
+
+func TestWriteChanges(t *testing.T) {
+	a := decided()
 	var out strings.Builder
 	writeChanges(&out, a)
 	for _, want := range []string{"6 replicas if vllm:num_requests_running is above ", "(now 7.2)", " if vllm:num_requests_running is below ", " min (now 7.2)"} {
@@ -122,5 +132,59 @@ func TestWriteChanges(t *testing.T) {
 	out.Reset()
 	if writeChanges(&out, a); !strings.Contains(out.String(), "cannot determine") {
 		t.Errorf("without inputs:\n%s", out.String())
+	}
+}
+
+// numbers calls f with each number below v, and its path, where pointers are set and lists have entries.
+func numbers(v reflect.Value, path string, f func(path string, v reflect.Value)) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			numbers(v.Elem(), path, f)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				numbers(v.Field(i), path+"."+v.Type().Field(i).Name, f)
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			numbers(v.Index(i), path, f)
+		}
+	case reflect.Int32, reflect.Int64:
+		f(path, v)
+	}
+}
+
+// Whatever number is stored in an object, what it costs to explain it is bounded.
+func TestStoredNumbersAreNoCost(t *testing.T) {
+	cost := func(a *v1alpha1.GPUAutoscaler) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		Write(io.Discard, a, time.Date(2026, 1, 1, 0, 0, 12, 0, time.UTC))
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	all := 0
+	for _, n := range []int64{30_000_000, math.MaxInt32, -1, math.MinInt32} {
+		count := 0
+		numbers(reflect.ValueOf(decided()).Elem(), "", func(string, reflect.Value) { count++ })
+		for i := range count {
+			a, k, where := decided(), 0, ""
+			numbers(reflect.ValueOf(a).Elem(), "", func(path string, v reflect.Value) {
+				if k++; k-1 == i {
+					v.SetInt(n)
+					where = path
+				}
+			})
+			if bytes := cost(a); bytes > 64<<20 {
+				t.Errorf("%s: %d takes %d MiB", where, n, bytes>>20)
+			}
+			all++
+		}
+	}
+	if all < 30 {
+		t.Errorf("only %d numbers were tried", all)
 	}
 }

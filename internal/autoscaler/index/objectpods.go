@@ -39,8 +39,8 @@ const maxOwners = 4
 // selector matches, in a fixed order. An owner reference alone proves nothing, because whoever creates a
 // pod writes it. A controller gives up a pod that its selector does not match. The
 // error is an API status error; NotFound if there is no such object.
-func (o *Objects) PodsOf(ctx context.Context, pods *Pods, dst []*corev1.Pod, r schema.GroupResource, namespace, name string) ([]*corev1.Pod, error) {
-	object, err := o.Get(ctx, r, namespace, name)
+func (o *Objects) PodsOf(ctx context.Context, pods *Pods, dst []*corev1.Pod, r schema.GroupResource, key types.NamespacedName) ([]*corev1.Pod, error) {
+	object, err := o.Get(ctx, r, key.Namespace, key.Name)
 	if err != nil || object == nil {
 		return dst, err
 	}

@@ -91,7 +91,7 @@ func TestPodsOf(t *testing.T) {
 		}
 		f := func(r schema.GroupResource, namespace, name, want string) {
 			t.Helper()
-			list, err := o.PodsOf(t.Context(), pods, nil, r, namespace, name)
+			list, err := o.PodsOf(t.Context(), pods, nil, r, types.NamespacedName{Namespace: namespace, Name: name})
 			var got []string
 			for _, p := range list {
 				got = append(got, p.Namespace+"/"+p.Name)
@@ -223,7 +223,7 @@ func BenchmarkPodsOf(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var err error
-		if dst, err = o.PodsOf(b.Context(), pods, dst[:0], deployments, "ml", "web-3"); err != nil || len(dst) != 1000 {
+		if dst, err = o.PodsOf(b.Context(), pods, dst[:0], deployments, types.NamespacedName{Namespace: "ml", Name: "web-3"}); err != nil || len(dst) != 1000 {
 			b.Fatal(len(dst), err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube/kubetest"
+	"github.com/gpupilot/gpupilot/test/kubetest"
 )
 
 func TestServiceOwner(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/kube/kubetest"
+	"github.com/gpupilot/gpupilot/test/kubetest"
 )
 
 // A new lease has the owner, and is not created again once the Service was deleted.

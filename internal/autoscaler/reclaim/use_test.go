@@ -14,9 +14,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 // requests are those in flight at the pod; negative: its server does not tell.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/view"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 // A GPU costs what its model or its pool costs. A MIG instance costs its share, by the resources of the pod that holds

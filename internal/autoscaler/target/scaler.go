@@ -167,6 +167,11 @@ func (s *Scaler) readOther(ctx context.Context, t *Target, live bool) error {
 		*t = last.target
 		return nil
 	}
+	obj, _ := t.object()
+	// After an error the read, which asks for the same mapping, fails too.
+	if namespaced, err := s.client.IsObjectNamespaced(obj); err == nil && !namespaced { // it belongs to no tenant: it is not even read for one
+		return fmt.Errorf("%w: kind %s of %s is cluster-scoped; scaleTargetRef names what is in the namespace of the GPUAutoscaler", ErrNotFound, t.Kind, t.gvk.GroupVersion())
+	}
 	done, err := s.turns.Acquire(ctx, fair.Request{Payer: t.namespace, Signal: live})
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ package target
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -190,6 +192,26 @@ func TestTargetsThatDoNotExist(t *testing.T) {
 		}
 		if _, err := s.PodsOf(t.Context(), "ns", ref); !errors.Is(err, usage.ErrUnknownWorkload) {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// What is in no namespace belongs to no tenant: it is not read for one.
+func TestClusterScopedTargets(t *testing.T) {
+	pool := schema.GroupVersionKind{Group: "karpenter.sh", Version: "v1", Kind: "NodePool"}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(pool, meta.RESTScopeRoot)
+	reads := 0
+	c := fake.NewClientBuilder().WithRESTMapper(mapper).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceGet: func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceGetOption) error {
+			reads++
+			return nil
+		},
+	}).Build()
+	ref := v1alpha1.CrossVersionObjectReference{APIVersion: "karpenter.sh/v1", Kind: "NodePool", Name: "gpus"}
+	for _, live := range []bool{false, true} {
+		if _, err := NewScaler(c).Resolve(t.Context(), "tenant", ref, live); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "kind NodePool of karpenter.sh/v1 is cluster-scoped") || reads > 0 {
+			t.Errorf("live %v: %v, %d reads", live, err, reads)
 		}
 	}
 }

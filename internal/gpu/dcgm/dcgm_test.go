@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
+	"github.com/gpupilot/gpupilot/test/gputest"
 )
 
 func TestConformance(t *testing.T) {

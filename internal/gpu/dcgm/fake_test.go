@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
+	"github.com/gpupilot/gpupilot/test/gputest"
 )
 
 func library(t testing.TB) string {

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
+	"github.com/gpupilot/gpupilot/test/gputest"
 )
 
 // A process can use one NVML library only, so the tests run in a process each:

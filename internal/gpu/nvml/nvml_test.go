@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
+	"github.com/gpupilot/gpupilot/test/gputest"
 )
 
 // shortWait is for readers that are closed at once: that takes as long as a wait for an event.

@@ -41,7 +41,11 @@ func New(cfg Config) *Reader {
 		Name:      "NVML",
 		HungAfter: hungAfter,
 		Open: func(xids *gpu.XIDLog) (*session, error) {
-			return open(lib, path, xids, pass, cmp.Or(cfg.eventWait, eventWait), log)
+			s, err := open(lib, path, pass)
+			if err == nil {
+				s.events = newEvents(s, xids, cmp.Or(cfg.eventWait, eventWait), log)
+			}
+			return s, err
 		},
 		Enumerate: (*session).enumerate,
 	})}

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/gputest"
+	"github.com/gpupilot/gpupilot/test/gputest"
 )
 
 // A library that does not fit the driver is not kept: the file that replaces it is opened

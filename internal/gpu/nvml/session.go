@@ -6,10 +6,8 @@ package nvml
 
 import (
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -76,7 +74,7 @@ func shutdown(lib nvml.Interface) {
 }
 
 // open loads the library, initialises it and finds out which functions it has.
-func open(lib nvml.Interface, path string, xids *gpu.XIDLog, pass *atomic.Pointer[[]gpu.FieldID], wait time.Duration, log *slog.Logger) (*session, error) {
+func open(lib nvml.Interface, path string, pass *atomic.Pointer[[]gpu.FieldID]) (*session, error) {
 	switch ret, err := initialize(lib, path); {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNoLibrary, err)
@@ -106,7 +104,6 @@ func open(lib nvml.Interface, path string, xids *gpu.XIDLog, pass *atomic.Pointe
 	s.mig = s.hasAll("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
 		"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
 	s.processes = processAbilitiesOf(s)
-	s.events = newEvents(s, xids, wait, log)
 	return s, nil
 }
 

@@ -55,7 +55,7 @@ func TestClaimSharers(t *testing.T) {
 		hold("q", "c", "shared", ""), hold("p", "d", "shared", ""), hold("p", "c", "z", "::1"), hold("p", "c", "shared", "::0"),
 		{DeviceID: d.UUID, Owner: gpu.Owner{Namespace: "ml", Pod: "plugin", Container: "c"}},
 	})
-	page := render(t, Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true}, s, at)
+	page := render(t, Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true, Further: true}, s, at)
 	var got []string
 	for l := range strings.SplitSeq(page, "\n") {
 		if _, labels, ok := strings.Cut(l, "DCGM_FI_DEV_GPU_UTIL{"); ok && !strings.HasPrefix(l, "#") {
@@ -89,7 +89,7 @@ func TestTooManyClaimants(t *testing.T) {
 	}
 	s := snapshot(at, d, wholeGPU(1, at, map[gpu.FieldID]float64{gpu.GPUUtil: 51}))
 	gpu.Attribute(s.Devices, allocs)
-	page := render(t, Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true}, s, at)
+	page := render(t, Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true, Further: true}, s, at)
 	if n := strings.Count(page, "\nDCGM_FI_DEV_GPU_UTIL{"); n != maxClaimants+1 {
 		t.Errorf("%d series", n)
 	}

@@ -15,7 +15,7 @@ import (
 // Whoever scrapes while pages come and are reused gets one page, whole: all its
 // values are of one generation.
 func TestScrapesDuringUpdates(t *testing.T) {
-	e := New(Config{Collectors: DefaultCollectors(names.Profile48)})
+	e := New(Config{Collectors: DefaultCollectors(names.Profile48), Further: true})
 	update := func(generation int) {
 		now := soon()
 		s := snapshot(now)

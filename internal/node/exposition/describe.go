@@ -11,7 +11,7 @@ type Description struct {
 
 // Descriptions returns our own metrics on the pages of agents, which any flags can show.
 func Descriptions() (list []Description) {
-	for _, f := range metaFamilies(&Config{Kubernetes: true, Pods: true, Processes: true, Self: true}) {
+	for _, f := range metaFamilies(&Config{Kubernetes: true, Pods: true, Processes: true, Further: true}) {
 		list = append(list, Description{f.name, f.typ, f.help})
 	}
 	return list

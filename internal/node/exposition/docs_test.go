@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
+	"github.com/gpupilot/gpupilot/internal/loadgen/calibration"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md and the golden pages")
@@ -149,21 +149,26 @@ Without DCGM's health module, and with NVML, the agent judges each system itself
 
 ## Our own
 
-These are in base units (seconds, times as seconds since 1970). Those marked ◆ are there whatever a ` + "`?name[]=`" + ` asks for.
+These are in base units (seconds, times as seconds since 1970). Those marked ◆ are there whatever a ` + "`?name[]=`" + ` asks for,
+those marked ◇ only with ` + "`--enable-exporter-metrics`" + `.
 
 | metric | type | meaning |
 |---|---|---|
 `)
-	for _, f := range metaFamilies(&Config{Kubernetes: true, Pods: true, Processes: true}) {
+	own := metaFamilies(&Config{Kubernetes: true, Pods: true, Processes: true, Further: true})
+	for _, f := range own[:len(own)-len(selfFamilies())] {
 		mark := ""
-		if f.always {
+		switch {
+		case f.always:
 			mark = " ◆"
+		case f.further:
+			mark = " ◇"
 		}
 		fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", f.name, mark, f.typ, f.help)
 	}
 	b.WriteString(`
 Their labels: ` + "`uuid`" + ` is the device's UUID, of a MIG device its own. ` + "`gpupilot_gpu_allocation_info`" + ` has ` + "`uuid`, `namespace`, `pod`, `container`" + ` and ` + "`replica`" + `
-(the share of a time-sliced device, else empty). ` + "`gpupilot_gpu_info` has `uuid`, `gpu`, `device`, `pci_bus_id`, `model`, of a MIG device `mig_profile`, and `hostname` in every profile: join with it to name a device. For the fields above it has " + "`UUID`, `GPU_I_ID` and, in the profiles with it, `Hostname`" + " as they have: `FIELD * on (UUID, GPU_I_ID) group_left (model) max by (UUID, GPU_I_ID, model) (gpupilot_gpu_info)`. With `--use-old-namespace` join whole GPUs on `uuid`.\n" + "`gpupilot_pod_gpu_*` have `uuid`, `gpu`, `namespace`, `pod` and `container`; these and others of processes are there with `--process-metrics` ([agent.md](agent.md#processes))." + ` Energy, throttling and links are the whole GPU's, with its UUID; ` + "`reason`" + ` is power, thermal, sync_boost, board_limit, low_utilization or reliability, and ` + "`type`" + `
+(the share of a time-sliced device, else empty). ` + "`gpupilot_gpu_info` has `uuid`, `gpu`, `device`, `pci_bus_id`, `model`, of a MIG device `mig_profile`, and `hostname` in every profile: join with it to name a device. For the fields above it has " + "`UUID`, `GPU_I_ID` and, in the profiles with it, `Hostname`" + " as they have: `FIELD * on (UUID, GPU_I_ID) group_left (model) max by (UUID, GPU_I_ID, model) (gpupilot_gpu_info)`. With `--use-old-namespace` join whole GPUs on `uuid`.\n" + "`gpupilot_pod_gpu_*` have `uuid`, `gpu`, `namespace`, `pod` and `container`; these and others of processes are there with `--process-metrics` ([agent.md](agent.md#processes))." + ` Energy, throttling and links are the whole GPU's, with its UUID; ` + "`reason`" + ` is power or thermal and, with the same flag, sync_boost, board_limit, low_utilization or reliability; ` + "`type`" + `
 crc_flit, crc_data, replay, recovery, ecc_data or, from NVLink 5 on, what its counters are called. The links come from NVML alone. ` + "`collector`" + ` is devices (enumerations), gpus (their reads),
 parts or allocations (the kubelet's word). A MIG device's other series have the UUID of its GPU, as dcgm-exporter's do; ` + "`gpupilot_mig_device_info`" + ` has
 ` + "`uuid`, `parent_uuid`, `gpu_instance`, `compute_instance`" + ` (empty where it is the whole instance) and ` + "`profile`" + `.

@@ -27,7 +27,7 @@ type Config struct {
 	Pods         bool         // pods are watched through the API server
 	PodUID       bool         // a label pod_uid
 	DashedModel  bool         // spaces in model names become dashes
-	Self         bool         // metrics of the process
+	Further      bool         // also metrics of the process, and those of ours that no rule, dashboard or controller of ours reads
 	Processes    bool         // the processes on devices are listed
 	Relabel      Relabel      // must have passed its checks
 	Version      string       // of the program
@@ -104,7 +104,7 @@ func New(cfg Config) *Exporter {
 func (e *Exporter) Fields() gpu.FieldSet {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.r.cfg.Collectors.Fields().Union(physicalFields())
+	return e.r.cfg.Collectors.Fields().Union(physicalFields(e.r.cfg))
 }
 
 // Passed lists the fields of the collectors that are not in the gpu package's table.

@@ -262,7 +262,7 @@ func TestLargeCountersAreExact(t *testing.T) {
 		t.Helper()
 		meta, _ := gpu.Lookup(field)
 		name, scale := p.Name(meta)
-		e := New(Config{Profile: p, Collectors: Collectors{Metrics: []Collector{{Name: name, Ref: gpu.Ref{Field: field, Scale: scale}, Type: Counter}}}})
+		e := New(Config{Profile: p, Collectors: Collectors{Metrics: []Collector{{Name: name, Ref: gpu.Ref{Field: field, Scale: scale}, Type: Counter}}}, Further: true})
 		e.Update(snapshot(now, d), Stats{}, now)
 		_, body := get(t, e, "/metrics")
 		if got := series(body, name+"{"); got[strings.LastIndexByte(got, ' ')+1:] != want {
@@ -333,7 +333,7 @@ gpupilot_device_up{uuid="GPU-00000002-aaaa"} 0`
 // answering is an exporter with one GPU.
 func answering(t *testing.T) (e *Exporter, update func(now time.Time)) {
 	t.Helper()
-	e = New(Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true, InvalidLines: 2, Version: "1"})
+	e = New(Config{Profile: names.Profile48, Collectors: DefaultCollectors(names.Profile48), Kubernetes: true, InvalidLines: 2, Version: "1", Further: true})
 	return e, func(now time.Time) {
 		d := wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 5, gpu.FBUsed: 7, gpu.TotalEnergy: 9, gpu.PCIeReplayCounter: 1})
 		d.XIDs = []gpu.XIDCount{{Code: 79, Count: 2, Last: time.UnixMilli(1_700_000_000_123)}}
@@ -484,7 +484,7 @@ func TestCountersKeepTheirType(t *testing.T) {
 // taken is untyped there.
 func TestOpenMetricsNamesAreUnique(t *testing.T) {
 	now := soon()
-	e := New(Config{Collectors: Collectors{Metrics: []Collector{{Name: "DCGM_FI_DEV_GPU_UTIL", Ref: gpu.Ref{Field: gpu.GPUUtil, Scale: 1}, Type: Gauge}}}, Self: true})
+	e := New(Config{Collectors: Collectors{Metrics: []Collector{{Name: "DCGM_FI_DEV_GPU_UTIL", Ref: gpu.Ref{Field: gpu.GPUUtil, Scale: 1}, Type: Gauge}}}, Further: true})
 	e.Update(snapshot(now, wholeGPU(0, now, map[gpu.FieldID]float64{gpu.GPUUtil: 9})), Stats{}, now)
 	_, body := get(t, e, "/metrics", "Accept", onlyOpenMetrics)
 	seen := map[string]bool{}

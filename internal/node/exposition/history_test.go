@@ -138,7 +138,7 @@ func TestReconfigure(t *testing.T) {
 }
 
 func TestTheProcessItself(t *testing.T) {
-	e := New(Config{Self: true})
+	e := New(Config{Further: true})
 	now := soon()
 	e.Update(snapshot(now), Stats{}, now)
 	_, body := get(t, e, "/metrics")

@@ -5,6 +5,7 @@ package exposition
 import (
 	"cmp"
 	"runtime"
+	"slices"
 	"strconv"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -36,7 +37,7 @@ func metaFamilies(cfg *Config) []family {
 				b = append(b, "gpupilot_collection_duration_seconds "...)
 				return append(appendSeconds(b, in.stats.Duration), '\n')
 			}),
-		meta("gpupilot_collection_errors_total", Counter,
+		further("gpupilot_collection_errors_total", Counter,
 			"Failed reads and enumerations of devices.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, "gpupilot_collection_errors_total "...)
@@ -80,7 +81,7 @@ func metaFamilies(cfg *Config) []family {
 				b = append(b, `gpupilot_config_reloads_total{result="failure"} `...)
 				return append(appendUint(b, in.totals.failedReloads), '\n')
 			}),
-		meta("gpupilot_series_dropped_total", Counter,
+		further("gpupilot_series_dropped_total", Counter,
 			"Dropped values (out_of_range: outside the field's range; not_a_number: NaN or infinite), devices and parts (duplicate: same labels as another), and containers (claimant: beyond 256 of one device), by reason.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, `gpupilot_series_dropped_total{reason="out_of_range"} `...)
@@ -105,27 +106,27 @@ func metaFamilies(cfg *Config) []family {
 		meta("gpupilot_field_supported", Gauge,
 			"0 for each collected field that a device does not give, with the reason.", unsupported),
 		meta("gpupilot_build_info", Gauge, "1, with the agent's version.", buildInfo),
-		meta("gpupilot_collector_last_success_timestamp_seconds", Gauge,
+		further("gpupilot_collector_last_success_timestamp_seconds", Gauge,
 			"Start of the collector's last successful run, in seconds since 1970.",
 			func(b []byte, in *renderInput) []byte {
 				return eachCollector(b, in, "gpupilot_collector_last_success_timestamp_seconds{", false, func(b []byte, c *gpu.CollectorState) []byte {
 					return appendTime(b, c.Last)
 				})
 			}),
-		meta("gpupilot_collector_duration_seconds", Gauge, "Duration of the collector's last successful run.",
+		further("gpupilot_collector_duration_seconds", Gauge, "Duration of the collector's last successful run.",
 			func(b []byte, in *renderInput) []byte {
 				return eachCollector(b, in, "gpupilot_collector_duration_seconds{", false, func(b []byte, c *gpu.CollectorState) []byte {
 					return appendSeconds(b, c.Took)
 				})
 			}),
-		meta("gpupilot_collector_errors_total", Counter, "Failed runs of the collector since the agent started.",
+		further("gpupilot_collector_errors_total", Counter, "Failed runs of the collector since the agent started.",
 			func(b []byte, in *renderInput) []byte {
 				return eachCollector(b, in, "gpupilot_collector_errors_total{", true, func(b []byte, c *gpu.CollectorState) []byte {
 					return appendUint(b, c.Errors)
 				})
 			}),
 	}
-	fs = append(fs, physicalFamilies()...)
+	fs = append(fs, physicalFamilies(cfg)...)
 	if cfg.Kubernetes {
 		fs = append(fs, podResourcesFamilies()...)
 	}
@@ -135,10 +136,10 @@ func metaFamilies(cfg *Config) []family {
 	if cfg.Processes {
 		fs = append(fs, processFamilies()...)
 	}
-	if cfg.Self {
-		fs = append(fs, selfFamilies()...)
+	if cfg.Further {
+		return append(fs, selfFamilies()...)
 	}
-	return fs
+	return slices.DeleteFunc(fs, func(f family) bool { return f.further })
 }
 
 // eachCollector writes a series for each collector, or only for each that has
@@ -162,7 +163,7 @@ func podWatchFamilies() []family {
 			func(b []byte, in *renderInput) []byte {
 				return append(appendBool(append(b, "gpupilot_pod_watch_up "...), in.snap.Pods != nil && in.snap.PodsErr == nil), '\n')
 			}),
-		meta("gpupilot_pods_watched", Gauge, "Pods of this node that the API server told of and that have not ended.",
+		further("gpupilot_pods_watched", Gauge, "Pods of this node that the API server told of and that have not ended.",
 			func(b []byte, in *renderInput) []byte {
 				b = append(b, "gpupilot_pods_watched "...)
 				return append(strconv.AppendInt(b, int64(len(in.snap.Pods)), 10), '\n')
@@ -178,7 +179,7 @@ func podResourcesFamilies() []family {
 				up := in.snap.OwnersErr == nil && !in.snap.OwnersTime.IsZero()
 				return append(appendBool(append(b, "gpupilot_pod_resources_up "...), up), '\n')
 			}),
-		meta("gpupilot_pod_resources_last_success_timestamp_seconds", Gauge,
+		further("gpupilot_pod_resources_last_success_timestamp_seconds", Gauge,
 			"When the kubelet last answered, in seconds since 1970.",
 			func(b []byte, in *renderInput) []byte {
 				if in.snap.OwnersTime.IsZero() {
@@ -193,7 +194,7 @@ func podResourcesFamilies() []family {
 				b = append(b, "gpupilot_unmatched_devices "...)
 				return append(strconv.AppendInt(b, int64(len(in.snap.Unmatched)), 10), '\n')
 			}),
-		meta("gpupilot_devices_without_pod", Gauge, "Devices that are collected here and that no container holds.",
+		further("gpupilot_devices_without_pod", Gauge, "Devices that are collected here and that no container holds.",
 			func(b []byte, in *renderInput) []byte {
 				n := 0
 				for i := range in.snap.Devices {
@@ -216,6 +217,13 @@ func meta(name string, typ Type, help string, f func([]byte, *renderInput) []byt
 func always(name string, typ Type, help string, f func([]byte, *renderInput) []byte) family {
 	fam := meta(name, typ, help, f)
 	fam.always = true
+	return fam
+}
+
+// further are those of --enable-exporter-metrics: nothing of ours reads them.
+func further(name string, typ Type, help string, f func([]byte, *renderInput) []byte) family {
+	fam := meta(name, typ, help, f)
+	fam.further = true
 	return fam
 }
 

@@ -5,7 +5,7 @@ package exposition
 import "github.com/gpupilot/gpupilot/internal/gpu"
 
 // throttles are the reasons that held a GPU's clocks down, with the fields of
-// their durations.
+// their durations. Alerts read the first two; the others are shown with Config.Further.
 var throttles = [...]struct {
 	field  gpu.FieldID
 	reason string
@@ -18,10 +18,20 @@ var throttles = [...]struct {
 	{gpu.ReliabilityViolation, "reliability"},
 }
 
+// shownThrottles is how many of the throttles are shown.
+func (c *Config) shownThrottles() int {
+	if c.Further {
+		return len(throttles)
+	}
+	return 2
+}
+
 // physicalFields are the fields that physicalFamilies need.
-func physicalFields() gpu.FieldSet {
-	s := gpu.SetOf(gpu.TotalEnergy)
-	for _, t := range throttles {
+func physicalFields(cfg *Config) (s gpu.FieldSet) {
+	if cfg.Further {
+		s = gpu.SetOf(gpu.TotalEnergy)
+	}
+	for _, t := range throttles[:cfg.shownThrottles()] {
 		s = s.Union(gpu.SetOf(t.field))
 	}
 	return s
@@ -29,9 +39,9 @@ func physicalFields() gpu.FieldSet {
 
 // physicalFamilies are counters of whole GPUs in base units. They do not depend
 // on the collectors file.
-func physicalFamilies() []family {
+func physicalFamilies(cfg *Config) []family {
 	return []family{
-		meta("gpupilot_gpu_energy_joules_total", Counter, "Energy used by the GPU since the driver was loaded.",
+		further("gpupilot_gpu_energy_joules_total", Counter, "Energy used by the GPU since the driver was loaded.",
 			func(b []byte, in *renderInput) []byte {
 				return eachGPU(b, in, readings, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
 					millijoules, ok := d.Values.Number(gpu.TotalEnergy)
@@ -43,7 +53,11 @@ func physicalFamilies() []family {
 				})
 			}),
 		meta("gpupilot_gpu_throttle_seconds_total", Counter, "Time for which the GPU's clocks were held down since the driver was loaded, by reason.",
-			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, readings, appendThrottles) }),
+			func(b []byte, in *renderInput) []byte {
+				return eachGPU(b, in, readings, func(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
+					return appendThrottles(b, uuid, d, cfg.shownThrottles())
+				})
+			}),
 		meta("gpupilot_nvlink_errors_total", Counter, "Errors of an NVLink of the GPU, by link (from 0) and type. Read every ten seconds; counters at 0 are omitted.",
 			func(b []byte, in *renderInput) []byte { return eachGPU(b, in, knowledge, appendLinkErrors) }),
 		meta("gpupilot_gpu_nvlink_errors_total", Counter, "Errors of all NVLinks of the GPU, of all types: 0 before the first one. Read every ten seconds.",
@@ -87,8 +101,8 @@ func eachGPU(b []byte, in *renderInput, what int, f func(b []byte, uuid string, 
 	return b
 }
 
-func appendThrottles(b []byte, uuid string, d *gpu.DeviceSnapshot) []byte {
-	for _, t := range throttles {
+func appendThrottles(b []byte, uuid string, d *gpu.DeviceSnapshot, n int) []byte {
+	for _, t := range throttles[:n] {
 		nanoseconds, ok := d.Values.Number(t.field)
 		if !ok || nanoseconds.Float < 0 {
 			continue

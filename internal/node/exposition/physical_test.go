@@ -4,6 +4,8 @@ package exposition
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +43,7 @@ func TestPhysical(t *testing.T) {
 	other := instance
 	other.UUID, other.MIG = "MIG-2", &gpu.MIG{ParentUUID: "GPU-one", GPUInstance: 2}
 	old := wholeGPU(2, at.Add(-time.Minute), map[gpu.FieldID]float64{gpu.TotalEnergy: 5})
-	got := seriesOf(t, snapshot(at, a, instance, other, old), Config{Profile: names.Profile48},
+	got := seriesOf(t, snapshot(at, a, instance, other, old), Config{Profile: names.Profile48, Further: true},
 		"gpupilot_gpu_energy_joules_total", "gpupilot_gpu_throttle_seconds_total", "gpupilot_nvlink_errors_total", "gpupilot_nvlinks_down")
 	want := []string{
 		`gpupilot_gpu_energy_joules_total{uuid="GPU-00000000-aaaa"} 1500.250000`,
@@ -54,7 +56,7 @@ func TestPhysical(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
 	}
-	fields := New(Config{}).Fields()
+	fields := New(Config{Further: true}).Fields()
 	if !fields.HasID(gpu.TotalEnergy) || !fields.HasID(gpu.LowUtilViolation) {
 		t.Error("what they are made of is not collected")
 	}
@@ -93,7 +95,7 @@ func TestDropped(t *testing.T) {
 	core := gpu.PartSnapshot{Part: gpu.Part{Kind: gpu.CPUCore, ID: 1}, Collected: at}
 	core.Values.Set(gpu.CPUUtil, 0.5)
 	s.Parts = []gpu.PartSnapshot{core, core}
-	got := seriesOf(t, s, Config{Profile: names.Profile48, Collectors: c}, "gpupilot_series_dropped_total", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_CPU_UTIL_TOTAL")
+	got := seriesOf(t, s, Config{Profile: names.Profile48, Collectors: c, Further: true}, "gpupilot_series_dropped_total", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_CPU_UTIL_TOTAL")
 	want := []string{
 		`DCGM_FI_DEV_CPU_UTIL_TOTAL{cpucore="1",cpu="0"} 0.500000`,
 		`gpupilot_series_dropped_total{reason="out_of_range"} 1`,
@@ -110,7 +112,7 @@ func TestCollectorSeries(t *testing.T) {
 	at := time.UnixMilli(1_790_000_000_250)
 	s := snapshot(at)
 	s.Collectors = []gpu.CollectorState{{Name: "gpus", Last: at.Add(-time.Second), Took: 2500 * time.Microsecond, Errors: 3}, {Name: "parts", Errors: 1}}
-	got := seriesOf(t, s, Config{}, "gpupilot_collector_last_success_timestamp_seconds", "gpupilot_collector_duration_seconds", "gpupilot_collector_errors_total")
+	got := seriesOf(t, s, Config{Further: true}, "gpupilot_collector_last_success_timestamp_seconds", "gpupilot_collector_duration_seconds", "gpupilot_collector_errors_total")
 	want := []string{
 		`gpupilot_collector_last_success_timestamp_seconds{collector="gpus"} 1789999999.250`,
 		`gpupilot_collector_duration_seconds{collector="gpus"} 0.002500`,
@@ -119,5 +121,55 @@ func TestCollectorSeries(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
+	}
+}
+
+// Without --enable-exporter-metrics a page has of ours what rules, dashboards and the controller read, and
+// the agent does not read what only the others need.
+func TestFurther(t *testing.T) {
+	at := time.UnixMilli(1_790_000_000_250)
+	var devices []gpu.DeviceSnapshot
+	for i := range 8 {
+		values := map[gpu.FieldID]float64{gpu.TotalEnergy: 1e6}
+		for _, r := range throttles {
+			values[r.field] = 1e9
+		}
+		devices = append(devices, wholeGPU(i, at, values))
+	}
+	s := snapshot(at, devices...)
+	s.Backend, s.Collectors = "nvml", []gpu.CollectorState{{Name: "gpus", Last: at}}
+	own := func(further bool) (lines int, page string) {
+		page = render(t, Config{Profile: names.Profile48, Kubernetes: true, Further: further}, s, at)
+		for line := range strings.Lines(page) {
+			if strings.HasPrefix(line, "gpupilot_") {
+				lines++
+			}
+		}
+		return lines, page
+	}
+	few, page := own(false)
+	if most := 8*6 + 12; few > most {
+		t.Errorf("%d series of ours of 8 GPUs, want at most %d:\n%s", few, most, page)
+	}
+	if all, _ := own(true); all < few+8*5 {
+		t.Errorf("%d series of ours with all, %d without", all, few)
+	}
+	if f := New(Config{}).Fields(); f.HasID(gpu.TotalEnergy) || f.HasID(gpu.LowUtilViolation) || !f.HasID(gpu.ThermalViolation) {
+		t.Error("what is not shown is read, or what is shown is not")
+	}
+	files, err := filepath.Glob("../../../deploy/chart/*/*.[yj]*")
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d files of rules and dashboards, %v", len(files), err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range metaFamilies(&Config{Kubernetes: true, Pods: true, Processes: true, Further: true}) {
+			if f.further && strings.Contains(string(b), f.name) {
+				t.Errorf("%s reads %s, which is not there by default", file, f.name)
+			}
+		}
 	}
 }

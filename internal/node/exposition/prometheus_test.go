@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/promql/promtest"
+	"github.com/gpupilot/gpupilot/test/promtest"
 )
 
 // Prometheus knows each metric of each profile under its name, as the type that
@@ -21,7 +21,7 @@ func TestPrometheusKnowsTheTypes(t *testing.T) {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
 			c := everything(p)
-			e := New(Config{Profile: p, Collectors: c})
+			e := New(Config{Profile: p, Collectors: c, Further: true})
 			now := time.Now()
 			values := map[gpu.FieldID]float64{}
 			for i := range gpu.Fields() {

@@ -31,9 +31,10 @@ type family struct {
 	untyped bool // OpenMetrics has no type for it
 	// always families are served whatever names a scrape selects: a reader of a
 	// few fields needs their collection time and the device's owner too.
-	always bool
-	metric *metric                                // a field's, or
-	meta   func(b []byte, in *renderInput) []byte // one of ours
+	always  bool
+	further bool                                   // only with Config.Further
+	metric  *metric                                // a field's, or
+	meta    func(b []byte, in *renderInput) []byte // one of ours
 }
 
 // metric is a field under its shown name, or a derived metric.

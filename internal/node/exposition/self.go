@@ -33,7 +33,7 @@ var selfMetrics = [...]struct {
 	{"/sched/gomaxprocs:threads", "go_sched_gomaxprocs_threads", "Limit of threads that run Go code at the same time.", Gauge},
 }
 
-// selfFamilies are shown where cfg.Self is set.
+// selfFamilies are shown where cfg.Further is set.
 func selfFamilies() []family {
 	s := &self{started: time.Now()}
 	for _, m := range selfMetrics {

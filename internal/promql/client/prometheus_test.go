@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
+	"github.com/gpupilot/gpupilot/test/promtest"
 )
 
 // Prometheus itself answers as the client expects.

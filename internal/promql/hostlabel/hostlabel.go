@@ -66,13 +66,9 @@ func useOf(query string) string {
 	return Use(expr)
 }
 
-// Rules says which recording rules and rules of prometheus-adapter use the old label of the node.
-func Rules(rules []*adapter.Rule, recorded map[string]string) (out []string) {
-	for _, name := range slices.Sorted(maps.Keys(recorded)) {
-		if use := useOf(recorded[name]); use != "" {
-			out = append(out, fmt.Sprintf("recording rule %s: %s", name, use))
-		}
-	}
+// Rules says which recording rules, alerts and rules of prometheus-adapter use the old label of the node.
+func Rules(rules []*adapter.Rule, recorded, alerts map[string]string) []string {
+	out := slices.Concat(usesOf("recording rule", recorded), usesOf("alert", alerts))
 	for _, r := range rules {
 		series, one := r.SeriesName()
 		if !one || !isGPUMetric(series) {
@@ -89,6 +85,16 @@ func Rules(rules []*adapter.Rule, recorded map[string]string) (out []string) {
 		}
 		if use != "" {
 			out = append(out, fmt.Sprintf("%s: %s", r.Path, use))
+		}
+	}
+	return out
+}
+
+// usesOf is Use of each of the queries, with its kind and name.
+func usesOf(kind string, queries map[string]string) (out []string) {
+	for _, name := range slices.Sorted(maps.Keys(queries)) {
+		if use := useOf(queries[name]); use != "" {
+			out = append(out, fmt.Sprintf("%s %s: %s", kind, name, use))
 		}
 	}
 	return out

@@ -12,10 +12,10 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/client"
-	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/test/promtest"
 )
 
 // At a real Prometheus the slow queries of one namespace, eight times as many as run at a

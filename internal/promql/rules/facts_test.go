@@ -26,8 +26,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/gpupilot/gpupilot/internal/base/logtest"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
+	"github.com/gpupilot/gpupilot/test/logtest"
 )
 
 // A file holds the last that is allowed, and no more.

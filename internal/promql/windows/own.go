@@ -71,7 +71,11 @@ func (s *Store) usesOwn() bool {
 func (s *Store) addFamily(t *series.Target, f *dto.MetricFamily, refs map[labels.Labels]series.Ref) {
 	for _, m := range f.GetMetric() {
 		add := func(suffix string, v float64, more ...string) {
-			s.addOwn(t, f.GetName()+suffix, m.GetLabel(), more, v, refs)
+			name := f.GetName() + suffix
+			s.own.names[name] = struct{}{}
+			if s.wanted.keepsAll() || s.wanted.has(name) {
+				s.addOwn(t, s.ownLabels(name, m.GetLabel(), more), v, refs)
+			}
 		}
 		switch {
 		case m.Gauge != nil:
@@ -99,13 +103,8 @@ func (s *Store) addFamily(t *series.Target, f *dto.MetricFamily, refs map[labels
 
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// addOwn adds one value.
-func (s *Store) addOwn(t *series.Target, name string, pairs []*dto.LabelPair, more []string, v float64, refs map[labels.Labels]series.Ref) {
-	o := &s.own
-	o.names[name] = struct{}{}
-	if !s.wanted.keepsAll() && !s.wanted.has(name) {
-		return
-	}
+// ownLabels are the labels of one of our own series.
+func (s *Store) ownLabels(name string, pairs []*dto.LabelPair, more []string) labels.Labels {
 	b := labels.NewBuilder(labels.FromStrings(more...))
 	for _, p := range pairs {
 		label := p.GetName()
@@ -115,7 +114,12 @@ func (s *Store) addOwn(t *series.Target, name string, pairs []*dto.LabelPair, mo
 		b.Set(label, p.GetValue())
 	}
 	b.Set(model.MetricNameLabel, name).Set("instance", s.cfg.Instance).Set("job", s.cfg.Job)
-	l := b.Labels()
+	return b.Labels()
+}
+
+// addOwn adds one value.
+func (s *Store) addOwn(t *series.Target, l labels.Labels, v float64, refs map[labels.Labels]series.Ref) {
+	o := &s.own
 	if _, twice := refs[l]; twice {
 		return
 	}

@@ -5,7 +5,7 @@ package backtest
 import (
 	"fmt"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
+	"github.com/gpupilot/gpupilot/internal/loadgen/calibration"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 )
 

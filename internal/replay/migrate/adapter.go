@@ -4,7 +4,6 @@ package migrate
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -51,20 +50,20 @@ type AdapterReport struct {
 // serveAsIs says how to serve a rule as it is.
 const serveAsIs = "give the file to the controller: --adapter-config"
 
-// Adapter says what the rules of a file become. The file may have PrometheusRules beside them, and recorded has more
-// recording rules.
-func Adapter(b []byte, recorded map[string]string) (*AdapterReport, error) {
+// Adapter says what the rules of a file become. The file may have PrometheusRules beside them, and more has further
+// rules of Prometheus.
+func Adapter(b []byte, more Options) (*AdapterReport, error) {
 	b, o, err := splitConfig("", b)
 	if err != nil {
 		return nil, err
 	}
-	maps.Copy(o.Recorded, recorded)
+	o.Recorded, o.Alerts = merge(o.Recorded, more.Recorded), merge(o.Alerts, more.Alerts)
 	c, warnings, err := adapter.Parse(b)
 	if err != nil {
 		return nil, err
 	}
 	set, errs := adapter.Compile(&c, adapter.Unchecked{})
-	out := &AdapterReport{Warnings: append(append(warnings, set.Warnings...), hostlabel.Rules(set.Rules, o.Recorded)...)}
+	out := &AdapterReport{Warnings: append(append(warnings, set.Warnings...), hostlabel.Rules(set.Rules, o.Recorded, o.Alerts)...)}
 	rules := map[string]*adapter.Rule{}
 	for _, r := range set.Rules {
 		rules[r.Path] = r

@@ -217,7 +217,7 @@ func (c *cluster) record(b io.Writer, text string) {
 
 // adapt reports what the rules become, and the values that they have as they are.
 func (c *cluster) adapt(b io.Writer, text string) *adapter.RuleSet {
-	report, err := Adapter([]byte(text), nil)
+	report, err := Adapter([]byte(text), Options{})
 	if err != nil {
 		c.Fatal(err)
 	}

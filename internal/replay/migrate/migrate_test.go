@@ -482,7 +482,7 @@ func TestRulesOfOtherForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantSignals(t, r, `query max(x{namespace="ml"}) Value 1`)
-	report, err := Adapter([]byte(someRules), nil)
+	report, err := Adapter([]byte(someRules), Options{})
 	if err != nil || report.Rules[1].Becomes != RecordingRule || !strings.Contains(report.Rules[1].Why, "of a recording rule") {
 		t.Errorf("%+v, %v", report, err)
 	}
@@ -490,7 +490,7 @@ func TestRulesOfOtherForms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found, err := Recorded(docs); err != nil || fmt.Sprint(found) != "map[b:1]" {
+	if found, _, err := Recorded(docs); err != nil || fmt.Sprint(found) != "map[b:1]" {
 		t.Errorf("%v, %v", found, err)
 	}
 }
@@ -619,7 +619,7 @@ rules:
 externalRules:
 - {seriesQuery: queue, resources: *pods, metricsQuery: "sum(<<.Series>>{<<.LabelMatchers>>})"}
 resourceRules: {}
-`), nil)
+`), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -107,6 +107,8 @@ type Options struct {
 	Rules *adapter.RuleSet
 	// Recorded are the expressions of recording rules, by the names of their series.
 	Recorded map[string]string
+	// Alerts are the expressions of alerts, by their names.
+	Alerts map[string]string
 	// Namespace is that of objects which name none; empty: the one to which they are applied.
 	Namespace string
 }

@@ -32,49 +32,55 @@ type ruleGroups struct {
 
 type recordingRule struct {
 	Record string `json:"record"`
+	Alert  string `json:"alert"`
 	Expr   any    `json:"expr"` // a text, or a number
 }
 
 // Recorded returns the expressions of the recording rules among some documents, by the names of
-// their series.
-func Recorded(docs []Document) (map[string]string, error) {
-	out := map[string]string{}
+// their series, and those of the alerts.
+func Recorded(docs []Document) (recorded, alerts map[string]string, err error) {
+	recorded, alerts = map[string]string{}, map[string]string{}
 	for _, d := range docs {
 		if d.Kind != KindPrometheusRule {
 			continue
 		}
 		var r recordingRules
 		if err := yaml.Unmarshal(d.Text, &r); err != nil {
-			return nil, fmt.Errorf("%s: %w", KindPrometheusRule, err)
+			return nil, nil, fmt.Errorf("%s: %w", KindPrometheusRule, err)
 		}
 		for _, g := range append(r.Spec.Groups, r.Groups...) {
 			for _, x := range g.Rules {
 				if x.Record != "" {
-					out[x.Record] = fmt.Sprint(x.Expr)
+					recorded[x.Record] = fmt.Sprint(x.Expr)
+				}
+				if x.Alert != "" {
+					alerts[x.Alert] = fmt.Sprint(x.Expr)
 				}
 			}
 		}
 	}
-	return out, nil
+	return recorded, alerts, nil
 }
 
 // ReadOptions reads prometheus-adapter's file. It may have PrometheusRules beside it, separated by ---.
 func ReadOptions(file string, b []byte) (o Options, err error) {
 	config, o, err := splitConfig(file, b)
-	if err != nil || config == nil && len(o.Recorded) > 0 {
+	if err != nil || config == nil && o.hasRules() {
 		return o, err
 	}
 	o.Rules, err = adapter.Load(config, adapter.Unchecked{})
 	return o, err
 }
 
-// splitConfig separates prometheus-adapter's file from recording rules.
+func (o *Options) hasRules() bool { return len(o.Recorded)+len(o.Alerts) > 0 }
+
+// splitConfig separates prometheus-adapter's file from the rules of Prometheus.
 func splitConfig(file string, b []byte) (config []byte, o Options, err error) {
 	docs, err := Split(file, b)
 	if err != nil {
 		return nil, o, err
 	}
-	if o.Recorded, err = Recorded(docs); err != nil || len(o.Recorded) == 0 {
+	if o.Recorded, o.Alerts, err = Recorded(docs); err != nil || !o.hasRules() {
 		return b, o, err
 	}
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
@@ -90,27 +96,30 @@ func splitConfig(file string, b []byte) (config []byte, o Options, err error) {
 		if err != nil {
 			return nil, o, err
 		}
-		found, err := Recorded(rules)
+		found, alerts, err := Recorded(rules)
 		if err != nil {
 			return nil, o, err
 		}
-		if len(found) == 0 && len(bytes.TrimSpace(doc)) > 0 {
+		if len(found)+len(alerts) == 0 && len(bytes.TrimSpace(doc)) > 0 {
 			config = doc
 		}
 	}
 }
 
-// Add adds the recording rules of other documents.
-func (o *Options) Add(docs []Document) error {
-	found, err := Recorded(docs)
-	if err != nil || len(found) == 0 {
-		return err
+// Add adds the rules of other documents, and returns how many they are.
+func (o *Options) Add(docs []Document) (n int, err error) {
+	recorded, alerts, err := Recorded(docs)
+	if err != nil {
+		return 0, err
 	}
-	all := maps.Clone(o.Recorded)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, found)
-	o.Recorded = all
-	return nil
+	// The maps may be those of other Options.
+	o.Recorded, o.Alerts = merge(o.Recorded, recorded), merge(o.Alerts, alerts)
+	return len(recorded) + len(alerts), nil
+}
+
+func merge(a, b map[string]string) map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, a)
+	maps.Copy(out, b)
+	return out
 }

@@ -13,6 +13,9 @@ import (
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/env"
+	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/overloads"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -106,16 +109,16 @@ func parseFormula(text string, variables []string) (program cel.Program, used []
 	for _, name := range variables {
 		declared = append(declared, cel.Variable(name, cel.DoubleType))
 	}
-	env, err := base.Extend(declared...)
+	own, err := base.Extend(declared...)
 	if err != nil {
 		return nil, nil, err
 	}
-	parsed, issues := env.Parse(text)
+	parsed, issues := own.Parse(text)
 	if err := issues.Err(); err != nil {
 		return nil, nil, errors.New(firstLine(err))
 	}
 	ast.PostOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(toDouble))
-	checked, issues := env.Check(parsed)
+	checked, issues := own.Check(parsed)
 	if err := issues.Err(); err != nil {
 		return nil, nil, fmt.Errorf("%s; its variables are %s", firstLine(err), listed(variables))
 	}
@@ -131,14 +134,33 @@ func parseFormula(text string, variables []string) (program cel.Program, used []
 		return nil, nil, fmt.Errorf("uses no signal; its variables are %s", listed(variables))
 	}
 	slices.Sort(used)
-	program, err = env.Program(checked, cel.CostLimit(formulaCost))
+	program, err = own.Program(checked, cel.CostLimit(formulaCost))
 	return program, used, err
 }
 
-// formulaEnv is what all formulas may use: CEL's operators and functions, and max and min. It has no loops.
+// formulaFunctions are the functions of CEL's library that a formula may use, with the overloads over numbers: what
+// each does takes no longer for any argument. The others, such as matches, take as long as a tenant likes.
+var formulaFunctions = map[string][]string{
+	operators.Add: {overloads.AddDouble}, operators.Subtract: {overloads.SubtractDouble}, operators.Negate: {overloads.NegateDouble},
+	operators.Multiply: {overloads.MultiplyDouble}, operators.Divide: {overloads.DivideDouble},
+	operators.Less: {overloads.LessDouble}, operators.LessEquals: {overloads.LessEqualsDouble},
+	operators.Greater: {overloads.GreaterDouble}, operators.GreaterEquals: {overloads.GreaterEqualsDouble},
+	operators.Equals: nil, operators.NotEquals: nil, // of literals, which are as short as the formula
+	operators.LogicalAnd: nil, operators.LogicalOr: nil, operators.LogicalNot: nil, operators.Conditional: nil,
+}
+
+// formulaEnv is what all formulas may use: formulaFunctions, and max and min. It has no loops.
 var formulaEnv = sync.OnceValues(func() (*cel.Env, error) {
-	return cel.NewEnv(
-		cel.ClearMacros(),
+	subset := env.NewLibrarySubset().SetDisableMacros(true)
+	for name, list := range formulaFunctions {
+		f := env.NewFunction(name)
+		for _, id := range list {
+			f.Overloads = append(f.Overloads, env.NewOverload(id, nil, nil))
+		}
+		subset.AddIncludedFunctions(f)
+	}
+	return cel.NewCustomEnv(
+		cel.StdLib(cel.StdLibSubset(subset)),
 		pair("max", func(a, b float64) float64 { return max(a, b) }),
 		pair("min", func(a, b float64) float64 { return min(a, b) }),
 	)

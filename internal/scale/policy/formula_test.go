@@ -4,9 +4,14 @@ package policy
 
 import (
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/types"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -71,6 +76,8 @@ func TestFormulasAreRefused(t *testing.T) {
 	f("queue.replicas", "does not use signal gpu-use, which would have no effect")
 	f("[1, 2].map(x, x * queue.value)[0] + gpu_use.value", "undeclared reference to 'map'")
 	f("queue.replicas + "+strings.Repeat(" ", 1020)+"gpu_use.value", "")
+	f(`"x".matches("x{0,999}") ? queue.value : gpu_use.value`, "undeclared reference to 'matches'")
+	f(`double("1") + queue.value + gpu_use.value`, "undeclared reference to 'double'")
 	f(strings.Repeat("(", 500)+"queue.replicas"+strings.Repeat(")", 500), "")
 
 	a := autoscaler(t, strings.ReplaceAll(combined, "name: queue, ", ""))
@@ -132,6 +139,85 @@ func FuzzFormula(f *testing.F) {
 			t.Errorf("%q is not a function of its values: %v and %v, %v and %v", text, x, again, err, err2)
 		}
 	})
+}
+
+// Each function of CEL's library, with the dearest arguments that fit, is refused or costs no more than arithmetic of that length.
+func TestFormulasAreCheap(t *testing.T) {
+	all, err := cel.NewEnv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := func(text string) string { return strings.Repeat(text, 300/len(text)) }
+	dearest := func(x *types.Type) string {
+		switch x.Kind() {
+		case types.StringKind:
+			return `"(` + fill("x{0,999}") + `)"`
+		case types.BytesKind:
+			return `b"` + fill("x") + `"`
+		case types.ListKind:
+			return "[" + fill("queue.value, ") + "1]"
+		case types.MapKind:
+			return "{1: queue.value}"
+		case types.BoolKind:
+			return "(queue.value > 1)"
+		}
+		return "gpu_use.value"
+	}
+	var texts []string
+	for name, f := range all.Functions() {
+		for _, o := range f.OverloadDecls() {
+			var args []string
+			for _, x := range o.ArgTypes() {
+				args = append(args, dearest(x))
+			}
+			call := name + "(" + strings.Join(args, ", ") + ")"
+			switch sign, isOperator := operators.FindReverse(name); {
+			case name == operators.Conditional:
+				call = args[0] + " ? " + args[1] + " : " + args[2]
+			case isOperator && len(args) == 2:
+				call = args[0] + " " + sign + " " + args[1]
+			case isOperator && len(args) == 1:
+				call = sign + args[0]
+			case o.IsMemberFunction():
+				call = args[0] + "." + name + "(" + strings.Join(args[1:], ", ") + ")"
+			}
+			texts = append(texts, call+" + queue.value + gpu_use.value", "("+call+") ? queue.value : gpu_use.value", "("+call+") == ("+call+") ? queue.value : gpu_use.value")
+		}
+	}
+	sum := "queue.value + gpu_use.value" + strings.Repeat(" + queue.value", 70)
+	cost := func(text string) (bytes uint64, ok bool) {
+		p, err := formula(t, text)
+		if err != nil {
+			return 0, false
+		}
+		values, runs := make([]float64, len(p.Formula.Terms)), 20
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range runs {
+			_, _ = p.Formula.Evaluate(values)
+		}
+		runtime.ReadMemStats(&after)
+		return (after.TotalAlloc - before.TotalAlloc) / uint64(runs), true
+	}
+	most, ok := cost(sum)
+	if !ok {
+		t.Fatal("a sum is refused")
+	}
+	accepted := 0
+	for _, text := range texts {
+		bytes, ok := cost(text)
+		if !ok {
+			continue
+		}
+		accepted++
+		if bytes > 4*most+16<<10 {
+			t.Errorf("%s: %d bytes an evaluation, a sum as long %d", text, bytes, most)
+		}
+	}
+	t.Logf("%d of %d formulas are accepted, a sum of 72 terms takes %d bytes", accepted, len(texts), most)
+	if accepted < 10 || accepted > len(texts)/3 {
+		t.Errorf("%d of %d formulas are accepted", accepted, len(texts))
+	}
 }
 
 func BenchmarkFormula(b *testing.B) {

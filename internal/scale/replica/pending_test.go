@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 func TestPending(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 func at(seconds int) time.Time {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 func TestStartup(t *testing.T) {

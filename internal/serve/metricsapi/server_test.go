@@ -31,7 +31,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpupilot/gpupilot/internal/serve/metricsapi/reviewtest"
+	"github.com/gpupilot/gpupilot/test/reviewtest"
 )
 
 // keyPair is a self-signed certificate for "localhost", in PEM.

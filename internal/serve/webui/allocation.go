@@ -3,8 +3,8 @@
 package webui
 
 import (
+	"bytes"
 	"cmp"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"math"
@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/csvtable"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
@@ -238,10 +239,23 @@ func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer)
 	}
 	a.rest, _ = p.Prices.All()
 	a.priced = p.Prices.Has()
-	give, ok := p.slot(r.Context())
-	if !ok {
-		p.refuseAnswer(w, errBusy)
+	body, err := p.allocationBody(r, v, &a)
+	if err != nil {
+		p.refuseAnswer(w, err)
 		return
+	}
+	if describe(w, r); a.csv {
+		w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+		w.Header().Del("Content-Encoding")
+	}
+	p.deliver(w, v, body)
+}
+
+// allocationBody is the answer, of what the viewer may see.
+func (p *Page) allocationBody(r *http.Request, v Viewer, a *account) ([]byte, error) {
+	give, ok := p.slot(r.Context(), v)
+	if !ok {
+		return nil, errBusy
 	}
 	defer give()
 	s := p.ledger.sheet(p.source, a.window)
@@ -256,43 +270,40 @@ func (p *Page) serveAllocation(w http.ResponseWriter, r *http.Request, v Viewer)
 		readable, _, err = v.Readable(r.Context(), slices.Compact(namespaces))
 	}
 	if err != nil {
-		unavailable(w)
-		return
+		return nil, err
 	}
-	list := s.allocations(&a, func(namespace string) bool { return all || slices.Contains(readable, namespace) })
+	list := s.allocations(a, func(namespace string) bool { return all || slices.Contains(readable, namespace) })
 	omitted := max(0, len(list)-mostAllocations)
 	list = list[:len(list)-omitted]
 	if a.csv {
-		writeAllocationCSV(w, list)
-		return
+		return allocationCSV(list), nil
 	}
 	set := make(map[string]Allocation, len(list))
 	for _, x := range list {
 		set[x.Name] = x
 	}
-	writeJSON(w, http.StatusOK, Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted, Price: cmp.Or(a.price, a.rest)})
+	return encode(Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted, Price: cmp.Or(a.price, a.rest)}, zips(r))
 }
 
-func writeAllocationCSV(w http.ResponseWriter, list []Allocation) {
-	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
-	out := csv.NewWriter(w)
-	_ = out.Write([]string{"namespace", "controllerKind", "controller", "start", "end", "minutes", "gpuHours", "gpuActiveHours", "gpuIdleHours", "gpuCost", "gpuIdleCost", "gpuUnpricedHours"})
-	number := func(x *float64) string {
+func allocationCSV(list []Allocation) []byte {
+	var body bytes.Buffer
+	out := csvtable.NewWriter(&body)
+	out.Write("namespace", "controllerKind", "controller", "start", "end", "minutes", "gpuHours", "gpuActiveHours", "gpuIdleHours", "gpuCost", "gpuIdleCost", "gpuUnpricedHours")
+	number := func(x *float64) any {
 		if x == nil {
-			return ""
+			return nil
 		}
-		return strconv.FormatFloat(*x, 'f', 3, 64)
+		return csvtable.Number(strconv.FormatFloat(*x, 'f', 3, 64))
 	}
 	for i := range list {
 		x := &list[i]
-		lacking := ""
+		var lacking any
 		if x.Cost != nil || x.Unpriced > 0 {
 			lacking = number(&x.Unpriced)
 		}
-		_ = out.Write([]string{
-			x.Properties["namespace"], x.Properties["controllerKind"], x.Properties["controller"], x.Start.UTC().Format(time.RFC3339), x.End.UTC().Format(time.RFC3339),
-			strconv.Itoa(x.Minutes), number(&x.Hours), number(&x.Active), number(&x.Idle), number(x.Cost), number(x.IdleCost), lacking,
-		})
+		out.Write(x.Properties["namespace"], x.Properties["controllerKind"], x.Properties["controller"], x.Start.UTC().Format(time.RFC3339),
+			x.End.UTC().Format(time.RFC3339), x.Minutes, number(&x.Hours), number(&x.Active), number(&x.Idle), number(x.Cost), number(x.IdleCost), lacking)
 	}
-	out.Flush() // an error means that the client has disconnected
+	_ = out.Flush() // to memory
+	return body.Bytes()
 }

@@ -10,11 +10,13 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/bearer"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/history"
@@ -42,8 +44,9 @@ type Page struct {
 	renderer *renderer
 	logins   *bearer.Logins
 	users    *bearer.Buckets // requests, by user
-	slots    chan struct{}
+	slots    *fair.Slots
 	streams  streams
+	sending  sending
 	ledger   ledger
 	limited  struct{ requests, logins, answers atomic.Uint64 }
 
@@ -52,9 +55,13 @@ type Page struct {
 
 // New returns a page. If access is nil, everybody sees everything.
 func New(source Source, access Access) *Page {
+	share := maxConcurrent / 2 // of one payer
+	if access == nil {
+		share = maxConcurrent // all are one
+	}
 	return &Page{
 		source: source, access: access, renderer: newRenderer(source), logins: bearer.NewLogins(loginLimits),
-		users: bearer.NewBuckets(requestsBurst, requestsPerSecond, requestsUsers), slots: make(chan struct{}, maxConcurrent),
+		users: bearer.NewBuckets(requestsBurst, requestsPerSecond, requestsUsers), slots: fair.NewSlots(fair.Config{Slots: maxConcurrent, Share: share}),
 		everybody: bearer.NewBuckets(allRequestsBurst, allRequestsPerSec, 1),
 	}
 }
@@ -157,15 +164,12 @@ func (p *Page) guard(next func(w http.ResponseWriter, r *http.Request, v Viewer)
 	}
 }
 
-// slot waits for one of the maxConcurrent slots. give releases it.
-func (p *Page) slot(ctx context.Context) (give func(), ok bool) {
-	select {
-	case p.slots <- struct{}{}:
-		return func() { <-p.slots }, true
-	case <-ctx.Done():
-	case <-time.After(slotPatience):
-	}
-	return nil, false
+// slot waits for one of the maxConcurrent slots, of which payers have a fair share. give releases it.
+func (p *Page) slot(ctx context.Context, v Viewer) (give func(), ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, slotPatience)
+	defer cancel()
+	give, err := p.slots.Acquire(ctx, fair.Request{Payer: payerOf(v)})
+	return give, err == nil
 }
 
 // slotPatience is how long a request waits for a slot.
@@ -181,7 +185,10 @@ func (p *Page) serveView(w http.ResponseWriter, r *http.Request, v Viewer) {
 	if id != "" {
 		w.Header().Set(eventHeader, id)
 	}
-	p.send(w, r, b.bytes, b.at)
+	describe(w, r)
+	setAge(w, b.at)
+	w.Header().Set("Content-Length", strconv.Itoa(len(b.bytes)))
+	_, _ = w.Write(b.bytes) // an error means that the client has disconnected
 }
 
 // refuseAnswer sends the error of a response that could not be built.
@@ -197,7 +204,7 @@ func (p *Page) refuseAnswer(w http.ResponseWriter, err error) {
 // viewFor returns the view that v may see. Viewers with the same rights share it. With the
 // parameter stream=true it returns the id with which a stream continues the view.
 func (p *Page) viewFor(r *http.Request, v Viewer) (b *body, id string, err error) {
-	give, ok := p.slot(r.Context())
+	give, ok := p.slot(r.Context(), v)
 	if !ok {
 		return nil, "", errBusy
 	}
@@ -248,18 +255,21 @@ func (p *Page) serveWorkload(w http.ResponseWriter, r *http.Request, v Viewer, r
 		writeError(w, http.StatusBadRequest, "the parameters namespace and name of a GPUAutoscaler are required")
 		return
 	}
-	give, ok := p.slot(r.Context())
+	give, ok := p.slot(r.Context(), v)
 	if !ok {
 		p.limited.answers.Add(1)
 		refuse(w, http.StatusServiceUnavailable, time.Second, errBusy.Error()+"; try again")
 		return
 	}
 	may, err := mayRead(r.Context(), v, namespace)
-	var found any
+	var body []byte
 	var bad error
 	known := false
 	if may && err == nil {
-		found, known, bad = read(namespace, name)
+		var found any
+		if found, known, bad = read(namespace, name); known && bad == nil {
+			body, err = encode(found, zips(r))
+		}
 	}
 	give()
 	switch {
@@ -272,7 +282,8 @@ func (p *Page) serveWorkload(w http.ResponseWriter, r *http.Request, v Viewer, r
 	case !known:
 		writeError(w, http.StatusNotFound, "there is no "+cmp.Or(r.FormValue("kind"), history.KindAutoscaler)+" "+namespace+"/"+name)
 	default:
-		writeJSON(w, http.StatusOK, found)
+		describe(w, r)
+		p.deliver(w, v, body)
 	}
 }
 

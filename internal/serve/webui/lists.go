@@ -233,7 +233,7 @@ func (p *Page) serveWorkloads(w http.ResponseWriter, r *http.Request, v Viewer) 
 
 // answer sends the result of make for the part that the viewer may see.
 func (p *Page) answer(w http.ResponseWriter, r *http.Request, v Viewer, make func(x *scoped) (any, error)) {
-	give, ok := p.slot(r.Context())
+	give, ok := p.slot(r.Context(), v)
 	if !ok {
 		p.refuseAnswer(w, errBusy)
 		return
@@ -261,19 +261,23 @@ func (p *Page) answer(w http.ResponseWriter, r *http.Request, v Viewer, make fun
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	default:
-		p.send(w, r, body, g.at)
+		describe(w, r)
+		setAge(w, g.at)
+		p.deliver(w, v, body)
 	}
 }
 
-// send sends an encoded response for a generation from the time at.
-func (p *Page) send(w http.ResponseWriter, r *http.Request, body []byte, at time.Time) {
+// describe sets the headers of encoded JSON.
+func describe(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Vary", "Accept-Encoding")
-	h.Set("Age", strconv.Itoa(int(max(0, time.Since(at)).Seconds())))
 	if zips(r) {
 		h.Set("Content-Encoding", "gzip")
 	}
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body) // an error means that the client has disconnected
+}
+
+// setAge sets the age of an answer of a generation from the time at.
+func setAge(w http.ResponseWriter, at time.Time) {
+	w.Header().Set("Age", strconv.Itoa(int(max(0, time.Since(at)).Seconds())))
 }

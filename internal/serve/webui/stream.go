@@ -21,44 +21,59 @@ const eventHeader = "X-Gpupilot-Event"
 const (
 	maxStreams       = 256 // of --address's 512 connections
 	maxViewerStreams = 6   // a viewer's tabs
+	maxPayerStreams  = 32  // of the service accounts of one namespace, which are as many as it likes
 	// sendTimeout is how long a client may take to receive an event.
 	sendTimeout = 10 * time.Second
 	// maxStreamTime ends a stream. The client continues with the id of its last event.
 	maxStreamTime = 15 * time.Minute
 )
 
-// streams counts the open streams, by viewer.
+// streams counts the open streams, by viewer and by the namespace that pays for a viewer.
 type streams struct {
 	mu   sync.Mutex
 	all  int
-	open map[string]int
+	open map[streamOwner]int
 }
 
+// streamOwner is a viewer, or a payer. Without authentication it is neither.
+type streamOwner struct{ viewer, payer string }
+
 // begin counts a stream, if the bounds allow it.
-func (s *streams) begin(viewer string) bool {
+func (s *streams) begin(v Viewer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	most := maxViewerStreams
-	if viewer == "" { // without authentication, all are one
+	if v.Key() == "" { // without authentication, all are one
 		most = maxStreams
 	}
-	if s.all >= maxStreams || s.open[viewer] >= most {
+	viewer, payer := streamOwner{viewer: v.Key()}, streamOwner{payer: v.Payer()}
+	if s.all >= maxStreams || s.open[viewer] >= most || payer.payer != "" && s.open[payer] >= maxPayerStreams {
 		return false
 	}
 	if s.open == nil {
-		s.open = map[string]int{}
+		s.open = map[streamOwner]int{}
 	}
 	s.all++
 	s.open[viewer]++
+	if payer.payer != "" {
+		s.open[payer]++
+	}
 	return true
 }
 
-func (s *streams) end(viewer string) {
+func (s *streams) end(v Viewer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all--
-	if s.open[viewer]--; s.open[viewer] == 0 {
-		delete(s.open, viewer)
+	s.close(streamOwner{viewer: v.Key()})
+	if v.Payer() != "" {
+		s.close(streamOwner{payer: v.Payer()})
+	}
+}
+
+func (s *streams) close(o streamOwner) {
+	if s.open[o]--; s.open[o] == 0 {
+		delete(s.open, o)
 	}
 }
 
@@ -66,12 +81,12 @@ func (s *streams) end(viewer string) {
 // "delta" with the difference of the next one, for the viewer's rights at that moment. A client
 // that sends the header Last-Event-ID continues.
 func (p *Page) serveStream(w http.ResponseWriter, r *http.Request, v Viewer) {
-	if !p.streams.begin(v.Key()) {
+	if !p.streams.begin(v) {
 		p.limited.answers.Add(1)
 		refuse(w, http.StatusServiceUnavailable, time.Minute, "too many open streams; poll /api/v1/view")
 		return
 	}
-	defer p.streams.end(v.Key())
+	defer p.streams.end(v)
 	ctx, cancel := context.WithTimeout(r.Context(), maxStreamTime)
 	defer cancel()
 	c := http.NewResponseController(w)
@@ -125,7 +140,7 @@ func (p *Page) nextEvents(ctx context.Context, r *http.Request, id string) (out 
 			return out, 0, errTokenEnded
 		}
 	}
-	give, ok := p.slot(ctx)
+	give, ok := p.slot(ctx, v)
 	if !ok {
 		return out, 0, errBusy
 	}

@@ -297,3 +297,51 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// However many accounts of a namespace open streams, other namespaces and users can, and what ends is forgotten.
+func TestStreamsOfManyAccounts(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var s streams
+		var open []Viewer
+		for range 2000 {
+			v := Viewer(&user{name: fmt.Sprintf("greedy/account-%d", r.IntN(60))})
+			if s.begin(v) {
+				open = append(open, v)
+			}
+			if len(open) > 0 && r.IntN(8) == 0 {
+				i := r.IntN(len(open))
+				s.end(open[i])
+				open = slices.Delete(open, i, i+1)
+			}
+		}
+		if len(open) > maxPayerStreams {
+			t.Fatalf("seed %d: one namespace has %d streams", seed, len(open))
+		}
+		for _, name := range []string{"other/account", "a person"} {
+			v := &user{name: name}
+			if !s.begin(v) {
+				t.Errorf("seed %d: %s cannot open a stream", seed, name)
+			}
+			open = append(open, v)
+		}
+		for _, v := range open {
+			s.end(v)
+		}
+		if s.all != 0 || len(s.open) != 0 {
+			t.Errorf("seed %d: %d streams are left, of %v", seed, s.all, s.open)
+		}
+	}
+	var s streams
+	for range maxStreams {
+		if !s.begin(everybody{}) {
+			t.Fatal("without authentication, all are one")
+		}
+	}
+	for range maxStreams {
+		s.end(everybody{})
+	}
+	if s.begin(everybody{}); s.all != 1 || len(s.open) != 1 {
+		t.Errorf("%d streams of %v", s.all, s.open)
+	}
+}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/test/pagetest"
 )
 
 func BenchmarkReadPage(b *testing.B) {

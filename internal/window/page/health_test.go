@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
+	"github.com/gpupilot/gpupilot/test/pagetest"
 )
 
 // A GPU whose instances the agent lists is known for its errors only.

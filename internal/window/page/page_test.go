@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/test/pagetest"
 )
 
 // A page that arrives in pieces is read as one that is there at once.

@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/gpupilot/gpupilot/internal/window/page"
-	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/test/pagetest"
 )
 
 // instantConn answers each request with one page, in no time. The page's time is now if

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/test/pagetest"
 )
 
 // BenchmarkFleet scrapes 1,000 agents in this process for five seconds, each a

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/page/pagetest"
+	"github.com/gpupilot/gpupilot/test/pagetest"
 )
 
 func TestReadHealth(t *testing.T) {

@@ -190,75 +190,128 @@ func (r *runner) begin(want *Target) {
 	r.page = page.NewExporter(cfg)
 }
 
+// outcome is what became of a page that was parsed.
+type outcome int
+
+const (
+	garbage   outcome = iota // it is none
+	old                      // it was there before, or is older than the last one
+	unchanged                // all its values are those of the last one
+	full                     // the memory limit refused its series
+	dropped                  // the store no longer has the target
+	stored
+)
+
+// parsed is a page with what became of it.
+type parsed struct {
+	outcome          outcome
+	err              error
+	started, arrived time.Time
+	at, raw          time.Time // see collectedAt
+	fresh            page.Freshness
+	unknown          int // lines that were remembered for a series that the store no longer has
+}
+
+// effects are what follows from an outcome. They return the time of the next scrape.
+var effects = [...]func(*runner, *parsed) time.Time{
+	garbage: (*runner).refuse,
+	old:     func(r *runner, p *parsed) time.Time { return r.repeated(p.raw, p.arrived) },
+	unchanged: func(r *runner, p *parsed) time.Time {
+		return r.unchanged(&p.fresh, p.started, p.arrived)
+	},
+	full: func(r *runner, p *parsed) time.Time {
+		r.have = nil // reserve memory again at the next scrape
+		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape fewer targets", p.err))
+	},
+	dropped: func(r *runner, p *parsed) time.Time {
+		r.have = nil // create it again
+		return r.failed(fail(Internal, "%w", p.err))
+	},
+	stored: (*runner).deliver,
+}
+
 // store stores the page that was parsed.
 func (r *runner) store(started, arrived time.Time) (next time.Time) {
-	p := r.page
 	defer r.account()
-	if err := p.End(); err != nil {
-		f := fail(Garbage, "%w", err)
-		f.detail = p.BadText
-		if _, ok := errors.AsType[page.TooLargeError](err); ok {
-			f.reason = TooLarge
-		}
-		r.s.failures[f.reason].Add(1)
-		return r.failed(f)
+	p := parsed{started: started, arrived: arrived}
+	r.classify(&p)
+	if p.outcome != garbage && (p.unknown > 0 || r.page.IsOvergrown()) {
+		r.forget()
 	}
-	r.s.badLines.Add(uint64(p.Bad))
-	if r.have.Kind != Pod && !r.namesOnly {
-		r.hasLines(p.Lines)
+	return effects[p.outcome](r, &p)
+}
+
+// classify puts a page's values into the store, and finds the outcome.
+func (r *runner) classify(p *parsed) {
+	if p.err = r.page.End(); p.err != nil {
+		p.outcome = garbage
+		return
 	}
-	r.changed = r.changed || p.Changed
-	at, raw, isNew := r.collectedAt(started, arrived)
-	var f page.Freshness
-	if r.have.Kind != Pod {
-		f = r.freshness(at, !raw.IsZero())
+	isPod := r.have.Kind == Pod
+	r.s.badLines.Add(uint64(r.page.Bad))
+	if !isPod && !r.namesOnly {
+		r.hasLines(r.page.Lines)
 	}
-	if !isNew || r.have.Kind == Pod && p.IsOld() {
-		if p.IsOvergrown() {
-			r.forget()
-		}
-		return r.repeated(raw, arrived)
+	r.changed = r.changed || r.page.Changed
+	var isNew bool
+	p.at, p.raw, isNew = r.collectedAt(p.started, p.arrived)
+	if !isPod {
+		p.fresh = r.freshness(p.at, !p.raw.IsZero())
+	}
+	if !isNew || isPod && r.page.IsOld() {
+		p.outcome = old
+		return
 	}
 	r.batch.Reset()
-	if !f.IsOld() {
-		r.expose(at, arrived)
-		if r.have.Kind != Pod && (r.changed || r.ownersDue) {
-			r.ownersDue = !r.series.SetOwners(at, p.Owners())
+	if !p.fresh.IsOld() {
+		r.expose(p.at, p.arrived)
+		if !isPod && (r.changed || r.ownersDue) {
+			r.ownersDue = !r.series.SetOwners(p.at, r.page.Owners())
 		}
 		r.changed = false
 	}
-	if f.Unchanged > 0 && f.Fresh == 0 {
-		if p.IsOvergrown() {
-			r.forget()
-		}
-		return r.unchanged(&f, started, arrived)
+	if p.fresh.Unchanged > 0 && p.fresh.Fresh == 0 {
+		p.outcome = unchanged
+		return
 	}
-	if r.have.Kind != Pod {
-		r.learned(arrived)
+	if !isPod {
+		r.learned(p.arrived)
 	}
-	p.Fill(&r.batch, arrived.Sub(started))
-	r.s.countOutOfRange(p.OutOfRange)
-	unknown, err := r.series.Append(at, &r.batch)
-	if unknown > 0 || p.IsOvergrown() {
-		r.forget()
-	}
+	r.page.Fill(&r.batch, p.arrived.Sub(p.started))
+	r.s.countOutOfRange(r.page.OutOfRange)
+	p.unknown, p.err = r.series.Append(p.at, &r.batch)
 	switch {
-	case errors.Is(err, series.ErrRepeated):
-		return r.repeated(raw, arrived)
-	case errors.Is(err, series.ErrNoMemory):
-		r.have = nil // reserve memory again at the next scrape
-		return r.failed(fail(NoMemory, "%w: raise --window-memory or scrape fewer targets", err))
-	case err != nil:
-		r.have = nil // the target was dropped from the store: create it again
-		return r.failed(fail(Internal, "%w", err))
+	case errors.Is(p.err, series.ErrRepeated):
+		p.outcome = old
+	case errors.Is(p.err, series.ErrNoMemory):
+		p.outcome = full
+	case p.err != nil:
+		p.outcome = dropped
+	default:
+		p.outcome = stored
 	}
+}
+
+// refuse counts a page that is none.
+func (r *runner) refuse(p *parsed) (next time.Time) {
+	f := fail(Garbage, "%w", p.err)
+	f.detail = r.page.BadText
+	if _, ok := errors.AsType[page.TooLargeError](p.err); ok {
+		f.reason = TooLarge
+	}
+	r.s.failures[f.reason].Add(1)
+	return r.failed(f)
+}
+
+// deliver tells of values that were stored.
+func (r *runner) deliver(p *parsed) (next time.Time) {
 	r.s.samples.Add(uint64(len(r.batch.Points)))
-	r.succeeded(at, started, arrived)
+	r.succeeded(p.at, p.started, p.arrived)
 	if deliver := r.s.deps.Deliver; deliver != nil {
-		deliver(r.have.Name, at)
+		deliver(r.have.Name, p.at)
 	}
-	if p.Meta.Collected > 0 && p.Meta.Interval > 0 {
-		return r.phase.afterTick(at, p.Meta, time.Now())
+	if m := r.page.Meta; m.Collected > 0 && m.Interval > 0 {
+		return r.phase.afterTick(p.at, m, time.Now())
 	}
 	return r.phase.success(time.Now())
 }

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/test/podtest"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 // usesClaims makes a pod use resource claims.

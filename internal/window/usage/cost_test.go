@@ -18,9 +18,9 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/history"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 // pricedRig is a rig with prices and three nodes: H200s, MIG instances of an A100, and a model

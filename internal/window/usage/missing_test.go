@@ -17,9 +17,9 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/stat"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 // fleet is random pods on a few nodes, which two rigs see: one reads everything, in the

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/stat"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 var deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}

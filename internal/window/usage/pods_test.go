@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/podtest"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/stat"
+	"github.com/gpupilot/gpupilot/test/podtest"
 )
 
 // What is remembered between two requests never outlives a change of a pod, of its

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/gpupilot/gpupilot/internal/serve/doctor"
+	"github.com/gpupilot/gpupilot/internal/terminal/doctor"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 

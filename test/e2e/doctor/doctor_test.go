@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/serve/doctor"
+	"github.com/gpupilot/gpupilot/internal/terminal/doctor"
 )
 
 // breakage is one way to break something.
@@ -83,7 +83,7 @@ func TestDoctor(t *testing.T) {
 // Every check of the doctor is broken by TestDoctor. A check that cannot be broken is to be listed here, with the reason.
 func TestEveryCheckIsBroken(t *testing.T) {
 	// GP101 is broken behind a proxy, since there is no older control plane to run.
-	// GP308 is not: simulated GPUs do not need DCGM. internal/serve/doctor and internal/autoscaler/gpuexporter test it.
+	// GP308 is not: simulated GPUs do not need DCGM. internal/terminal/doctor and internal/autoscaler/gpuexporter test it.
 	broken := map[string]bool{"GP101": true, "GP102": true, "GP418": true, "GP308": true} // in looksAs and skippedHour
 	for _, all := range slices.Concat(beforeInstallation, installed) {
 		for _, b := range all {

@@ -26,8 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/serve/doctor"
-	"github.com/gpupilot/gpupilot/internal/serve/remote"
+	"github.com/gpupilot/gpupilot/internal/terminal/doctor"
+	"github.com/gpupilot/gpupilot/internal/terminal/remote"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/stack"
 )

@@ -157,7 +157,7 @@ func TestDocsHandOver(t *testing.T) {
 }
 
 // gpupilot is killed by SIGKILL in every other request of adopt that changes something, and in each of release. The second
-// run finishes or goes back. internal/serve/adopt kills in each request, of a control plane that is not real.
+// run finishes or goes back. internal/terminal/adopt kills in each request, of a control plane that is not real.
 func TestAdoptKilled(t *testing.T) {
 	const name, object = "adopted", namespace + "/adopted"
 	hpa := adoptable(t, name)

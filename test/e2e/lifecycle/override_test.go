@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/serve/hold"
+	"github.com/gpupilot/gpupilot/internal/terminal/hold"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 

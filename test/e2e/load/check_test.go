@@ -16,7 +16,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,10 +27,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/calibration"
-	"github.com/gpupilot/gpupilot/internal/gpu/check"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/internal/gpu/verdict"
+	"github.com/gpupilot/gpupilot/internal/loadgen/calibration"
+	"github.com/gpupilot/gpupilot/internal/loadgen/check"
+	"github.com/gpupilot/gpupilot/internal/loadgen/verdict"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
 
@@ -132,7 +131,7 @@ func liar(t *testing.T, address string, lie func(history []pair) pair) string {
 	t.Helper()
 	var mu sync.Mutex
 	var history []pair
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		resp, err := http.Get(address + "/metrics") //nolint:noctx // the agent answers at once
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
@@ -153,10 +152,6 @@ func liar(t *testing.T, address string, lie func(history []pair) pair) string {
 			shown = lie(history)
 		}
 		mu.Unlock()
-		if r.URL.Path == "/api/v1/query" {
-			fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"UUID":%q},"value":[4102444800,"%v"]}]}}`, uuids[0], shown[0])
-			return
-		}
 		for i, v := range shown {
 			if !math.IsNaN(v) {
 				fmt.Fprintf(w, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu=\"%d\",UUID=%q} %v\n", i, uuids[i], v)
@@ -207,13 +202,13 @@ func isRight(r check.Result) bool {
 	return r.Finding.IsTrue() || !*bars && (near || slices.Contains(late, r.Finding))
 }
 
-// Ten sources that lie are not taken for right, and are named with -bars. An agent, NVML, DCGM and a PromQL query, which are
-// right, are not accused of more than being late. Under synctest, internal/gpu/check names each of them.
+// Ten sources that lie are not taken for right, and are named with -bars. An agent, NVML, DCGM and a copy of the agent's page, which are
+// right, are not accused of more than being late. Under synctest, internal/loadgen/check names each of them.
 func TestTenLies(t *testing.T) {
 	t.Parallel()
 	env, flags := gpus(t)
 	honestAgent := agent(t, env, "--backend", "nvml", "--nvml-library", built(t, "libnvidia-ml-fake.so"))
-	sources := []string{honestAgent, "nvml", "dcgm", "prom=" + liar(t, honestAgent, honest) + "?query=" + url.QueryEscape(`max by (UUID) (x{a="b"})`)}
+	sources := []string{honestAgent, "nvml", "dcgm", liar(t, honestAgent, honest)}
 	right := len(sources)
 	for _, l := range tenLies {
 		sources = append(sources, liar(t, honestAgent, l.lie))

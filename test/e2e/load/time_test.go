@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/load"
+	"github.com/gpupilot/gpupilot/internal/loadgen/load"
 )
 
 // BenchmarkStartAndStop measures from the command to the first load, and from Ctrl-C to the end of the command.

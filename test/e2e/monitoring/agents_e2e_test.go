@@ -14,8 +14,8 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
-	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/test/agentrig"
+	"github.com/gpupilot/gpupilot/test/promtest"
 )
 
 const bin = "../../../bin"

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/test/agentrig"
+	"github.com/gpupilot/gpupilot/test/promtest"
 )
 
 // patience bounds the wait for alerts: only a failure takes that long.

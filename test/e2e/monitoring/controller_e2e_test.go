@@ -21,7 +21,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/gpu/sim"
-	"github.com/gpupilot/gpupilot/internal/promql/promtest"
+	"github.com/gpupilot/gpupilot/test/promtest"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )

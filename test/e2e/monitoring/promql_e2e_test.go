@@ -27,11 +27,11 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
-	"github.com/gpupilot/gpupilot/internal/promql/promtest"
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
 	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/scrape"
 	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/test/promtest"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpupilot/gpupilot/internal/promql/promtest"
+	"github.com/gpupilot/gpupilot/test/promtest"
 )
 
 // promtool accepts the rules, and their unit tests hold.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What our kernels do, by their names, in the fake's time: the records that a GPU would have written. The layout of the
-// records and the sizes of a chunk are those of internal/gpu/load.
+// records and the sizes of a chunk are those of internal/loadgen/load.
 #define _GNU_SOURCE
 #include "fake.h"
 
