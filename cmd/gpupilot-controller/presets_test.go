@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,63 +29,77 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// Every preset finds its signals on a page in the form of its server's.
+// Every preset finds its signals on a page in the form of its server's. The page begins with the
+// name of the preset, and with what it reads.
 func TestPresetsReadTheirServersPages(t *testing.T) {
-	f := func(preset v1alpha1.Preset, page string, want map[string]float64) {
-		t.Helper()
-		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
-			MaxReplicas: 2, Signals: []v1alpha1.Signal{{Preset: preset}},
-		}})
-		if err != nil {
-			t.Fatal(err)
+	files, err := filepath.Glob("testdata/*.prom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := map[v1alpha1.Preset]bool{}
+	for _, file := range files {
+		preset, want := expected(t, file)
+		if preset == "" {
+			continue // of a server without a preset
 		}
-		var all []policy.PodMetric
-		for _, src := range c.Sources {
-			for _, term := range src.AllTerms() {
-				all = append(all, term...)
-			}
-		}
-		got := scrapePage(t, "testdata/"+page, discovery.PodMetrics(all))
+		read[preset] = true
+		got := scrapePage(t, file, discovery.PodMetrics(metricsOf(t, preset)))
 		for key, v := range want {
 			if math.Abs(got[key]-v) > 1e-9 {
-				t.Errorf("%s of %s: %s = %v, want %v", preset, page, key, got[key], v)
+				t.Errorf("%s of %s: %s = %v, want %v", preset, file, key, got[key], v)
 			}
 		}
 		if len(got) != len(want) {
-			t.Errorf("%s of %s: %v, want %v", preset, page, got, want)
+			t.Errorf("%s of %s: %v, want %v", preset, file, got, want)
 		}
 	}
-	f(v1alpha1.PresetVLLM, "vllm.prom", map[string]float64{
-		"vllm:num_requests_running": 37, "vllm:num_requests_waiting": 12, "max(vllm:kv_cache_usage_perc)": 0.81,
-		"vllm:request_success_total": 1000, `vllm:engine_sleep_state{sleep_state="awake"}`: 2,
-	})
-	f(v1alpha1.PresetVLLM, "vllm-0.8.prom", map[string]float64{
-		"vllm:num_requests_running": 5, "vllm:num_requests_waiting": 0, "max(vllm:gpu_cache_usage_perc)": 0.125,
-	})
-	sglang := func(running, waiting, bootstrap, inflight, prealloc, transfer float64, more map[string]float64) map[string]float64 {
-		for name, v := range map[string]float64{
-			"num_running_reqs": running, "num_queue_reqs": waiting, "num_prefill_bootstrap_queue_reqs": bootstrap, "num_prefill_inflight_queue_reqs": inflight,
-			"num_decode_prealloc_queue_reqs": prealloc, "num_decode_transfer_queue_reqs": transfer,
-		} {
-			if v >= 0 {
-				more["sum(max by (dp_rank) (sglang:"+name+"))"] = v
-			}
+	for _, preset := range policy.Presets() {
+		if len(metricsOf(t, preset)) > 0 && !read[preset] {
+			t.Errorf("no page of testdata begins with # preset %s reads:", preset)
 		}
-		return more
 	}
-	f(v1alpha1.PresetSGLang, "sglang.prom", sglang(21, 3, 0, 0, 0, 0, map[string]float64{"max(sglang:token_usage)": 0.5, "sglang:num_requests_total": 1000}))
-	f(v1alpha1.PresetSGLang, "sglang-decode.prom", sglang(12, 0, 0, 0, 40, 5, map[string]float64{"max(sglang:token_usage)": 0.5}))
-	f(v1alpha1.PresetSGLang, "sglang-prefill.prom", sglang(1, 0, -1, 8, 0, 0, map[string]float64{
-		"max(sglang:token_usage)": 0.25, "sum(max by (dp_rank) (sglang:num_prefill_prealloc_queue_reqs))": 30, // its older name
-	}))
-	f(v1alpha1.PresetTGI, "tgi.prom", map[string]float64{"tgi_batch_current_size": 4, "tgi_queue_size": 2, "tgi_request_count": 1100})
-	f(v1alpha1.PresetTriton, "triton.prom", map[string]float64{
-		"nv_inference_pending_request_count": 7, "nv_inference_compute_infer_duration_us": 9_000_000,
-	})
-	f(v1alpha1.PresetTriton, "triton-trtllm.prom", map[string]float64{
-		`nv_trt_llm_request_metrics{request_type="scheduled"}`: 8, `nv_trt_llm_request_metrics{request_type="waiting"}`: 3,
-		"nv_inference_pending_request_count": 0, "nv_inference_compute_infer_duration_us": 1_000_000,
-	})
+}
+
+// expected returns the preset that a page is for, and what it reads.
+func expected(t *testing.T, file string) (preset v1alpha1.Preset, want map[string]float64) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(b), "\n")
+	name, isPreset := strings.CutPrefix(lines[0], "# preset ")
+	if !isPreset {
+		return "", nil
+	}
+	want = map[string]float64{}
+	for _, line := range lines[1:] {
+		at := strings.LastIndex(line, " = ")
+		if at < 0 {
+			break
+		}
+		if want[strings.TrimPrefix(line[:at], "# ")], err = strconv.ParseFloat(line[at+3:], 64); err != nil {
+			t.Fatalf("%s: %q: %v", file, line, err)
+		}
+	}
+	return v1alpha1.Preset(strings.TrimSuffix(name, " reads:")), want
+}
+
+// metricsOf are the metrics that a preset reads from the workload's pods; none: it is a gateway's.
+func metricsOf(t *testing.T, preset v1alpha1.Preset) (all []policy.PodMetric) {
+	t.Helper()
+	c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
+		MaxReplicas: 2, Signals: []v1alpha1.Signal{{Preset: preset}},
+	}})
+	if err != nil && preset != v1alpha1.PresetDynamo { // which needs a model
+		t.Fatal(err)
+	}
+	for _, src := range c.Sources {
+		for _, term := range src.AllTerms() {
+			all = append(all, term...)
+		}
+	}
+	return all
 }
 
 // Each server of the documentation's table has the metrics of its row on its page, and signals

@@ -8,11 +8,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpupilot/gpupilot/internal/loadgen/check"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // loadServerCommand loads an inference server.
 func loadServerCommand() *cobra.Command {
-	var f check.ServerFlags
+	gauges := policy.Gauges(true)
+	f := check.ServerFlags{Server: check.Server{IsRunning: func(metric string) bool {
+		q, ok := gauges[metric]
+		return ok && q == policy.RunningRequests
+	}}}
 	cmd := &cobra.Command{
 		Use:   "server --url URL --check SOURCE",
 		Short: "Measure the SM activity of an inference server over its batch",

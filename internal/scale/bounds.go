@@ -2,7 +2,11 @@
 
 package scale
 
-import "math"
+import (
+	"math"
+
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
+)
 
 // Origin says what sets a bound: Rule is RuleOverride or RuleSchedule, and Text is for
 // sentences, such as "override until 18:00 (incident 4711)". The zero Origin is the spec.
@@ -45,7 +49,7 @@ func (p *Policy) budgeted() int32 {
 func (e *engine) bound(want int32, s *State) int32 {
 	limit, in := e.p.ceiling(), &e.p.InForce
 	if limit < e.p.Max && want > limit {
-		want = e.step(RuleBudget, want, limit, Facts{Limit: e.p.MaxGPUs})
+		want = e.step(RuleBudget, want, limit, facts.Budget(e.p.MaxGPUs))
 	}
 	switch {
 	case want < e.p.Min:
@@ -54,20 +58,23 @@ func (e *engine) bound(want int32, s *State) int32 {
 		want = e.boundBy(in.Max, want, e.p.Max, false)
 	}
 	if want > limit { // what raised the minimum for a time
-		want = e.step(RuleBudget, want, limit, Facts{Limit: e.p.MaxGPUs})
+		want = e.step(RuleBudget, want, limit, facts.Budget(e.p.MaxGPUs))
 	}
 	if e.isSetToZero(s) {
-		return e.step(RuleSetToZero, want, 0, Facts{})
+		return e.step(RuleSetToZero, want, 0, facts.SetToZero{})
 	}
 	return e.freeze(want)
 }
 
 // boundBy is the step from want to a bound that o sets.
 func (e *engine) boundBy(o Origin, want, bound int32, lower bool) int32 {
-	if o.isSpec() {
-		return e.step(RuleBounds, want, bound, Facts{Limit: bound, Down: lower})
+	switch {
+	case !o.isSpec():
+		return e.step(o.Rule, want, bound, facts.Forced(o.Text))
+	case lower:
+		return e.step(RuleBounds, want, bound, facts.Min(bound))
 	}
-	return e.step(o.Rule, want, bound, Facts{Limit: bound, Down: lower, By: o.Text})
+	return e.step(RuleBounds, want, bound, facts.Max(bound))
 }
 
 // freeze keeps the number in a direction in which nothing may change. The budget applies
@@ -80,7 +87,7 @@ func (e *engine) freeze(want int32) int32 {
 	if o.isSpec() || want == cur {
 		return want
 	}
-	return e.step(o.Rule, want, cur, Facts{By: o.Text, Down: want < cur})
+	return e.step(o.Rule, want, cur, facts.Forced(o.Text))
 }
 
 // isSetToZero reports whether others have set the replicas to 0. They stay 0, as with the

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/latency"
 )
 
@@ -59,7 +60,7 @@ func TestLearnsTheBatchAtTheLimit(t *testing.T) {
 		if most := s.double * (limit/s.base - 1); math.Abs(high/most-1) > 0.1 {
 			t.Errorf("%+v, limit %g: target %.1f, at times %.1f, want %.1f", s, limit, got, high, most)
 		}
-		if !d.Steps[0].Facts.Learned {
+		if !d.Steps[0].Facts.(*facts.Demand).TargetLearned {
 			t.Errorf("%+v: the step does not say that the target was learned", s)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/recent"
 )
 
@@ -62,7 +63,7 @@ type engine struct {
 }
 
 // step records that a rule turned before into after, and returns after.
-func (e *engine) step(r Rule, before, after int32, f Facts) int32 {
+func (e *engine) step(r Rule, before, after int32, f facts.Facts) int32 {
 	e.steps = append(e.steps, Step{Rule: r, Before: before, After: after, Facts: f})
 	return after
 }
@@ -203,7 +204,7 @@ func (e *engine) demand(s State) (int32, State) {
 	switch {
 	case e.readable+e.standing > 0:
 	case cur > 0 && e.serving == 0:
-		return e.step(RuleNotServing, cur, cur, Facts{Coming: e.starting, Stuck: e.unschedulable + e.expired}), s
+		return e.step(RuleNotServing, cur, cur, facts.NotServing{Pending: facts.Pending{Starting: e.starting, Stuck: e.unschedulable + e.expired}}), s
 	default:
 		return e.fallback(cur, &s), s
 	}
@@ -214,7 +215,7 @@ func (e *engine) demand(s State) (int32, State) {
 		s.LastData = e.now
 	}
 	if e.p.Formula == nil {
-		e.inputs[e.deciding].Deciding, e.steps[e.first].Facts.MostOf = true, e.readable+e.standing
+		e.inputs[e.deciding].Deciding, e.steps[e.first].MostOf = true, e.readable+e.standing
 	} else if want, ok := e.combine(outcomes); ok {
 		e.want, e.promised = want, false
 	} else {
@@ -222,7 +223,7 @@ func (e *engine) demand(s State) (int32, State) {
 		return want, s
 	}
 	if e.missing > 0 && e.want < cur {
-		return e.step(RuleMissing, e.want, cur, Facts{}), s
+		return e.step(RuleMissing, e.want, cur, facts.Missing{}), s
 	}
 	return e.activate(e.holdRollout(e.want), &s), s
 }
@@ -259,13 +260,13 @@ func (e *engine) fallback(cur int32, s *State) int32 {
 	}
 	silent := e.now.Sub(last)
 	if silent < e.p.missingAfter() || e.p.Missing == MissingHold {
-		return e.step(RuleMissing, cur, cur, Facts{Wait: silent, Serving: e.serving})
+		return e.step(RuleMissing, cur, cur, facts.Missing{Wait: silent})
 	}
 	n := e.p.MissingFloor
 	if e.p.Missing == MissingMax {
 		n = e.p.ceiling()
 	}
-	return e.step(RuleFallback, cur, max(cur, n), Facts{Wait: silent, Serving: e.serving})
+	return e.step(RuleFallback, cur, max(cur, n), facts.Fallback(silent))
 }
 
 // activate decides about zero. A workload leaves zero when a signal is above its
@@ -284,12 +285,12 @@ func (e *engine) activate(want int32, s *State) int32 {
 	atZero := e.o.Replicas == 0
 	switch mayEnd := known && (atZero || !unknown); {
 	case active && want < 1, !mayEnd && want < 1 && !atZero:
-		return e.step(RuleActivation, want, 1, Facts{Limit: 1})
+		return e.step(RuleActivation, want, 1, facts.Active{})
 	case !active && mayEnd && want <= 1 && !atZero && e.waitsForZero(s) > 0:
-		return e.step(RuleActivation, want, 1, Facts{Wait: e.waitsForZero(s), Window: e.p.Down.ToZero})
+		return e.step(RuleActivation, want, 1, facts.Inactive{Wait: e.waitsForZero(s), Window: e.p.Down.ToZero})
 	case !active && mayEnd && want <= 1:
 		e.asked = 0
-		return e.step(RuleActivation, want, 0, Facts{Down: true})
+		return e.step(RuleActivation, want, 0, facts.Inactive{})
 	}
 	return want
 }
@@ -331,7 +332,7 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 			return want // activate has waited
 		}
 		if held := min(cur, max(want, highest)); held != want {
-			f := Facts{Window: window, Down: true, Wait: max(time.Second, window-known)}
+			f := facts.Stabilization{Window: window, Down: true, Wait: max(time.Second, window-known)}
 			if at := recent.Latest(s.Wants, e.now, window, held); !at.IsZero() {
 				f.Ago = e.now.Sub(at)
 				f.Wait = max(f.Wait, window-f.Ago)
@@ -347,7 +348,7 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 			lowest = cur
 		}
 		if held := max(cur, min(want, lowest)); held != want {
-			return e.step(RuleStabilization, want, held, Facts{Window: e.p.Up.Window})
+			return e.step(RuleStabilization, want, held, facts.Stabilization{Window: e.p.Up.Window})
 		}
 	}
 	return want
@@ -359,19 +360,18 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 // some are always starting: there, nothing is removed while fewer serve than are wanted.
 func (e *engine) keepStarting(want int32) int32 {
 	held, cur := min(e.serving+e.added, e.o.Replicas), e.o.Replicas
-	facts := Facts{Coming: e.added, Serving: e.serving, Stuck: e.unschedulable + e.expired, Wait: e.wait, Down: true}
+	pending := facts.Pending{Starting: e.added, Stuck: e.unschedulable + e.expired, Wait: e.wait}
 	switch {
 	case want >= cur:
 		return want
 	case e.rollout.InProgress && e.want > e.serving:
-		facts.Coming = e.starting
-		return e.step(RuleRollout, want, cur, facts)
+		pending.Starting = e.starting
+		return e.step(RuleRollout, want, cur, facts.Rollout{Serving: e.serving, Pending: pending})
 	case !e.rollout.InProgress && e.added > 0 && held > want:
-		return e.step(RuleStarting, want, held, facts)
+		return e.step(RuleStarting, want, held, facts.Starting{Pending: pending})
 	}
 	if held = e.leastThatServe(want, min(e.needed, e.serving)); held > want {
-		facts.Replaced, facts.Limit = max(1, cur-e.serving), cur
-		return e.step(RuleStarting, want, held, facts)
+		return e.step(RuleStarting, want, held, facts.Replaced{N: max(1, cur-e.serving), Of: cur})
 	}
 	return want
 }

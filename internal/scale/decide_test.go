@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 )
 
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -365,16 +366,8 @@ func TestSentences(t *testing.T) {
 	if !strings.Contains(d.Sentence(), want) {
 		t.Errorf("got  %q\nwant … %q", d.Sentence(), want)
 	}
-	for _, r := range []Rule{
-		RuleDemand, RuleTolerance, RuleSaturated, RuleStarting, RuleSettling, RuleDraining, RuleNotServing, RulePartial, RuleMissing, RuleFallback,
-		RuleActivation, RuleStabilization, RuleRate, RuleBounds, RuleBudget, RuleDisabled,
-	} {
-		if s := (Step{Rule: r, Before: 1, After: 2}).Sentence(); strings.HasPrefix(s, string(r)+":") {
-			t.Errorf("%s has no sentence of its own: %q", r, s)
-		}
-	}
 	for wait, want := range map[time.Duration]string{0: "no signal has a value yet, ", 40 * time.Second: "no signal has had a value for 40 s, "} {
-		if s := (Step{Rule: RuleMissing, Before: 2, After: 2, Facts: Facts{Wait: wait}}).Sentence(); !strings.HasPrefix(s, want) {
+		if s := (&Step{Rule: RuleMissing, Before: 2, After: 2, Facts: facts.Missing{Wait: wait}}).Sentence(); !strings.HasPrefix(s, want) {
 			t.Errorf("%q, want %q", s, want)
 		}
 	}

@@ -3,10 +3,12 @@
 package scale
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/idle"
-	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
 // Rule names the rule of a step. The names are public: status, metrics and
@@ -44,74 +46,21 @@ const (
 	RuleDisruption    Rule = "Disruption"    // a PodDisruptionBudget allows no scale-down now
 )
 
-// Facts are the numbers behind a step. The rule determines which are set.
-type Facts struct {
-	Signal    string        `json:"signal,omitempty"`
-	Unit      string        `json:"unit,omitempty"`
-	Value     float64       `json:"value,omitempty"`     // mean per serving replica, or the workload's total
-	Target    float64       `json:"target,omitempty"`    // in the same unit
-	Total     bool          `json:"total,omitempty"`     // Value is for the workload
-	Whole     bool          `json:"whole,omitempty"`     // Target is for the workload
-	Learned   bool          `json:"learned,omitempty"`   // Target is learned
-	Averaged  bool          `json:"averaged,omitempty"`  // Value is noisy: Mean decides, not Demand
-	Demand    float64       `json:"demand,omitempty"`    // replicas that Value asks for
-	Mean      float64       `json:"mean,omitempty"`      // Demand, averaged over Window
-	Earlier   float64       `json:"earlier,omitempty"`   // replicas that the load needed before some ended; Demand may lack what those carried
-	Held      bool          `json:"held,omitempty"`      // Demand has the backlog of a rollout, and is limited
-	Tolerance float64       `json:"tolerance,omitempty"` // relative
-	Serving   int32         `json:"serving,omitempty"`
-	Fresh     int32         `json:"fresh,omitempty"`    // serving replicas with a fresh reading
-	Without   string        `json:"without,omitempty"`  // a serving replica that should have one, and has none
-	Coming    int32         `json:"coming,omitempty"`   // starting replicas
-	Replaced  int32         `json:"replaced,omitempty"` // of Before, those that take the place of others
-	Stuck     int32         `json:"stuck,omitempty"`    // unschedulable, or starting for too long
-	Outlier   string        `json:"outlier,omitempty"`  // a replica with OutlierValue, which counts as OutlierLimit
-	Limit     int32         `json:"limit,omitempty"`
-	Wait      time.Duration `json:"wait,omitempty"`
-	Ago       time.Duration `json:"ago,omitempty"` // since After replicas were wanted; 0: not within Window
-	Window    time.Duration `json:"window,omitempty"`
-	Down      bool          `json:"down,omitempty"`
-	By        string        `json:"by,omitempty"` // the override or the schedule, with its end
-
-	OutlierValue float64 `json:"outlierValue,omitempty"`
-	OutlierLimit float64 `json:"outlierLimit,omitempty"`
-
-	// Of a signal with the law Batching:
-	Batching    bool          `json:"batching,omitempty"`
-	Load        float64       `json:"load,omitempty"`        // share of its capacity that a replica uses; 1: it is at Target
-	Arrivals    float64       `json:"arrivals,omitempty"`    // requests/s over the workload; 0: not known
-	Capacity    float64       `json:"capacity,omitempty"`    // requests/s that a replica takes at Target; 0: not learned yet
-	LearnedFrom time.Duration `json:"learnedFrom,omitempty"` // how much traffic Capacity was learned from
-	Arriving    bool          `json:"arriving,omitempty"`    // Demand is Arrivals ÷ Capacity, else by the requests in flight
-	Limited     bool          `json:"limited,omitempty"`     // Arrivals ÷ Capacity is more than Demand may be
-
-	// Of a signal with an objective, once its plan decides: Demand is the higher of
-	// Highest and Reserve ÷ BusyTarget.
-	Planned    bool    `json:"planned,omitempty"`
-	Objective  float64 `json:"objective,omitempty"`  // share of the requests, below 1
-	Busy       float64 `json:"busy,omitempty"`       // replicas that the load keeps busy now
-	Highest    float64 `json:"highest,omitempty"`    // and at most within Window
-	Reserve    float64 `json:"reserve,omitempty"`    // busy replicas that are always provided for
-	BusyTarget float64 `json:"busyTarget,omitempty"` // busy share of a replica
-	// Missed is the share of the requests of the last day that missed a limit, by cause.
-	Missed promise.Misses `json:"missed,omitzero"`
-
-	// Of a formula: its text, its terms with their values, and why it has no result.
-	Formula string `json:"formula,omitempty"`
-	Terms   string `json:"terms,omitempty"`
-	Failed  string `json:"failed,omitempty"`
-
-	// MostOf is set on the first step of the signal that decides: the number of
-	// readable signals.
-	MostOf int32 `json:"mostOf,omitempty"`
-}
-
 // Step is the application of one rule to the wanted number of replicas.
 type Step struct {
-	Rule   Rule  `json:"rule"`
-	Before int32 `json:"before"`
-	After  int32 `json:"after"`
-	Facts  Facts `json:"facts"`
+	Rule          Rule
+	Signal        string // empty: it is a step of the workload
+	Before, After int32
+	MostOf        int32 // set on the first step of the signal that decides: the number of readable signals
+	Facts         facts.Facts
+}
+
+// Sentence describes the step.
+func (s *Step) Sentence() string {
+	if s.Facts == nil {
+		return fmt.Sprintf("%s: %d to %d", s.Rule, s.Before, s.After)
+	}
+	return facts.Sentence(s.Facts, facts.Change{Signal: s.Signal, Before: s.Before, After: s.After, MostOf: s.MostOf})
 }
 
 // Input is the value of one signal in a decision.
@@ -159,3 +108,31 @@ type Decision struct {
 
 // Changes reports whether the decision changes the number of replicas.
 func (d *Decision) Changes() bool { return d.Replicas != d.Current }
+
+// Sentence describes the decision in one line: the sentences of its steps.
+func (d *Decision) Sentence() string {
+	parts := make([]string, 0, len(d.Steps))
+	for i := range d.Steps {
+		parts = append(parts, d.Steps[i].Sentence())
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Why says in one sentence what set the number of replicas: that of the step that made the decision.
+func (d *Decision) Why() string {
+	deciding, why := "", -1
+	for _, in := range d.Inputs {
+		if in.Deciding {
+			deciding = in.Signal
+		}
+	}
+	for i, s := range d.Steps {
+		if s.Rule == d.Rule && (why < 0 || s.Signal == "" || s.Signal == deciding) {
+			why = i
+		}
+	}
+	if why < 0 {
+		return d.Sentence()
+	}
+	return d.Steps[why].Sentence()
+}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/drain"
-	"github.com/gpupilot/gpupilot/internal/scale/words"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 )
 
 // isDraining reports whether a replica leaves.
@@ -77,34 +77,28 @@ func drainable(p *Policy, o *Observation, now time.Time) (drain.Workload, []int)
 
 // drain changes a decision about the replicas that are to serve into one about all.
 func (d Decision) drain(p *Policy, o *Observation, r *drain.Result, serve int32) Decision {
-	step := func(rule Rule, f Facts) {
+	step := func(rule Rule, f facts.Facts) {
 		d.Steps = append(d.Steps, Step{Rule: rule, Before: serve, After: r.Replicas, Facts: f})
 		if r.Replicas != serve {
 			d.Rule = rule
 		}
 	}
 	if r.Back > 0 {
-		d.Steps = append(d.Steps, Step{Rule: RuleDrain, Before: d.Current, After: serve, Facts: Facts{Limit: r.Back}})
+		d.Steps = append(d.Steps, Step{Rule: RuleDrain, Before: d.Current, After: serve, Facts: facts.Back(r.Back)})
 		d.Rule = RuleDrain
 	}
 	if r.Held > 0 && (r.HeldBy != "" || r.Unknown) {
-		step(RuleDisruption, Facts{By: r.HeldBy, Down: true})
+		step(RuleDisruption, facts.Disruption(r.HeldBy))
 	}
 	if r.Leaving > 0 {
-		step(RuleDrain, Facts{Coming: r.Leaving, Wait: r.Left, Down: true})
+		step(RuleDrain, facts.Leaving{N: r.Leaving, Left: r.Left})
 	}
 	if r.Ungated != "" {
-		d.Steps = append(d.Steps, Step{Rule: RuleDrain, Before: r.Replicas, After: r.Replicas, Facts: Facts{Without: r.Ungated}})
+		d.Steps = append(d.Steps, Step{Rule: RuleDrain, Before: r.Replicas, After: r.Replicas, Facts: facts.Ungated(r.Ungated)})
 	}
 	d.Current, d.Replicas, d.Leave, d.Leaving, d.Victims = o.Replicas, r.Replicas, r.Leave, r.Leaving, nil
 	if d.Replicas < d.Current {
 		d.Victims = r.Remove
 	}
 	return d
-}
-
-// drain describes a step of RuleDrain.
-func (s Step) drain() string {
-	f := s.Facts
-	return drain.Sentence(f.Without, f.Limit, f.Coming, words.Duration(f.Wait), s.Before, s.After)
 }

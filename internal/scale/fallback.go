@@ -2,7 +2,11 @@
 
 package scale
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
+)
 
 // standIn applies the fallback of a signal without a value. Without a serving replica only
 // signals with an activation, which are queries, should have one.
@@ -12,14 +16,13 @@ func (e *evaluation) standIn(out *outcome) {
 		s.SilentSince = e.now
 	}
 	silent := e.now.Sub(s.SilentSince)
-	facts := Facts{Signal: e.signal.Name, Wait: silent}
 	n := e.signal.Fallback.Replicas
 	switch e.signal.Fallback.Mode {
 	default:
 		return
 	case FallbackIgnore:
 		out.ignored = true
-		e.step(RuleFallback, e.o.Replicas, e.o.Replicas, facts)
+		e.step(RuleFallback, e.o.Replicas, e.o.Replicas, facts.SignalFallback{Wait: silent})
 		return
 	case FallbackMax:
 		n = e.p.ceiling()
@@ -28,9 +31,8 @@ func (e *evaluation) standIn(out *outcome) {
 	if silent < e.p.missingAfter() || e.serving == 0 && e.signal.Activation == nil {
 		return
 	}
-	facts.Limit = n
 	out.standsIn, out.demand, out.mean, out.asked = true, n, float64(n), n
-	out.replicas = e.step(RuleFallback, e.o.Replicas, n, facts)
+	out.replicas = e.step(RuleFallback, e.o.Replicas, n, facts.SignalFallback{Wait: silent, Asks: n})
 }
 
 // isActive updates when a signal was last above its activation. Without a value it may be.

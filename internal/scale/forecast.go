@@ -2,7 +2,10 @@
 
 package scale
 
-import "github.com/gpupilot/gpupilot/internal/scale/trend"
+import (
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
+	"github.com/gpupilot/gpupilot/internal/scale/trend"
+)
 
 // trendMost bounds a forecast, as a multiple of the current demand.
 const trendMost = 1.5
@@ -25,9 +28,7 @@ func (e *evaluation) forecast(want int32, m measure) int32 {
 	if !before.IsProven() || demand <= float64(max(want, e.base()))*(1+e.p.upTolerance(e.signal)) {
 		return want
 	}
-	facts := e.facts
-	facts.Value, facts.Unit, facts.Wait = demand, "", e.p.Startup
-	return e.step(RuleForecast, want, max(want, replicas(demand)), facts)
+	return e.step(RuleForecast, want, max(want, facts.Replicas(demand)), facts.Forecast{Demand: demand, Wait: e.p.Startup})
 }
 
 // isHidden reports whether the signal does not show the load, so that its value

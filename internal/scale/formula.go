@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
 	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
@@ -50,7 +51,7 @@ func (o *outcome) load() float64 {
 
 // keeps reports whether the signal's own rules keep the base, where its values ask for less.
 func (o *outcome) keeps(base int32) bool {
-	return o.readable && o.replicas >= base && replicas(o.mean) < base
+	return o.readable && o.replicas >= base && facts.Replicas(o.mean) < base
 }
 
 // value returns the value of a term, with of for the replicas that a signal asks for. It is
@@ -86,89 +87,59 @@ func (e *engine) combine(outcomes []outcome) (want int32, ok bool) {
 		t := &f.Terms[k]
 		x, ok := e.value(t, outcomes, (*outcome).wanted)
 		if !ok {
-			return e.step(RuleMissing, cur, cur, Facts{Signal: t.Name}), false
+			return e.step(RuleMissing, cur, cur, facts.Missing{Term: t.Name}), false
 		}
 		shown[k] = t.Name + " = " + words.Quantity(x, "")
 	}
-	facts := Facts{Formula: f.Text, Terms: strings.Join(shown, ", "), Replaced: e.replaced()}
+	fact := &facts.Formula{Text: f.Text, Terms: strings.Join(shown, ", "), Replaced: e.replaced()}
 	x, err := evaluate((*outcome).wanted)
 	switch {
 	case err != nil:
-		facts.Failed = err.Error()
+		fact.Failed = err.Error()
 	case math.IsNaN(x) || math.IsInf(x, 0):
-		facts.Failed = "the result is not a finite number"
+		fact.Failed = "the result is not a finite number"
 	case x < 0:
-		facts.Failed = fmt.Sprintf("the result is %s", words.Quantity(x, ""))
+		fact.Failed = fmt.Sprintf("the result is %s", words.Quantity(x, ""))
 	default:
-		facts.Demand = trend.Finite(x)
-		want = e.round(x, &facts)
+		fact.Demand = trend.Finite(x)
+		want = e.round(x, fact)
 		e.asked = want
 		if load, err := evaluate((*outcome).load); err == nil && e.probing {
-			e.asked = e.round(load, &Facts{})
+			e.asked = e.round(load, &facts.Formula{})
 		}
 		least, err := evaluate(func(o *outcome) float64 { return max(o.mean, float64(o.replicas)) })
-		if kept := min(cur, replicas(least)); err == nil && want < kept {
-			want, facts.Tolerance = kept, 0
+		if kept := min(cur, facts.Replicas(least)); err == nil && want < kept {
+			want, fact.Tolerance = kept, 0
 		}
-		return e.step(RuleFormula, cur, e.keep(want, outcomes, &facts), facts), true
+		return e.step(RuleFormula, cur, e.keep(want, outcomes, fact), fact), true
 	}
-	return e.step(RuleFormula, cur, cur, facts), false
+	return e.step(RuleFormula, cur, cur, fact), false
 }
 
 // round is a result of the formula in whole replicas: the base within the tolerance.
-func (e *engine) round(x float64, facts *Facts) int32 {
+func (e *engine) round(x float64, fact *facts.Formula) int32 {
 	base, t := e.base(), e.p.downTolerance()
 	if x > float64(base) {
 		t = orDefaultTolerance(e.p.Up.Tolerance)
 	}
-	want := replicas(x)
+	want := facts.Replicas(x)
 	if want == base || math.Abs(x-float64(base)) > t*float64(base) {
 		return want
 	}
-	facts.Tolerance = t
+	fact.Tolerance = t
 	return e.unchanged(want)
 }
 
 // keep is what the formula asks for, or at least the base while one of its signals keeps that.
-func (e *engine) keep(want int32, outcomes []outcome, facts *Facts) int32 {
+func (e *engine) keep(want int32, outcomes []outcome, fact *facts.Formula) int32 {
 	base := e.base()
 	for k := range e.p.Formula.Terms {
 		for _, i := range e.p.Formula.Terms[k].Signals {
 			if want < base && outcomes[i].keeps(base) {
-				facts.Signal, facts.Tolerance = e.p.Signals[i].Name, 0
+				fact.Keeper, fact.Tolerance = e.p.Signals[i].Name, 0
 				return max(base, outcomes[i].replicas)
 			}
 		}
 	}
 	return want
-}
-
-// formulaExcerpt is how many characters of a formula a sentence shows.
-const formulaExcerpt = 120
-
-func (s Step) formula() string {
-	f := s.Facts
-	text := []rune(strings.Join(strings.Fields(f.Formula), " "))
-	if len(text) > formulaExcerpt {
-		text = append(text[:formulaExcerpt], '…')
-	}
-	out := fmt.Sprintf("formula %s, with %s", string(text), f.Terms)
-	if f.Failed != "" {
-		return fmt.Sprintf("%s: %s: keep %d", out, f.Failed, s.After)
-	}
-	if f.Demand != float64(s.After) {
-		out += ": " + words.Quantity(f.Demand, "")
-	}
-	switch {
-	case f.Signal != "":
-		out = fmt.Sprintf("%s, and %s keeps %s", out, f.Signal, words.Replicas(s.After))
-	case f.Tolerance > 0:
-		out = fmt.Sprintf("%s, within %s of %s: no change", out, words.Percent(f.Tolerance), words.Replicas(s.After))
-	default:
-		out += " = " + words.Replicas(s.After)
-	}
-	if f.Replaced > 0 {
-		out += "; " + words.Replaced(f.Replaced, s.Before)
-	}
-	return out
 }

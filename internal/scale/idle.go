@@ -2,7 +2,10 @@
 
 package scale
 
-import "github.com/gpupilot/gpupilot/internal/scale/idle"
+import (
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
+	"github.com/gpupilot/gpupilot/internal/scale/idle"
+)
 
 // idle lowers want to Policy.Idle.To once nobody has used the workload for long. An override,
 // and a schedule that asks for more replicas, take precedence.
@@ -33,7 +36,7 @@ func (e *engine) idle(want int32, s *State) (int32, idle.Report) {
 	if s.Idle.Down {
 		want = max(want, e.p.Min)
 		e.p.Min = min(e.p.Min, p.To)
-		want = e.step(RuleIdle, want, min(want, p.To), Facts{Wait: p.After, Limit: p.To})
+		want = e.step(RuleIdle, want, min(want, p.To), facts.Idle(p.After))
 	}
 	return want, p.Report(s.Idle, in, without)
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 )
 
 // A load that moves faster than the average over it is no reason to remove replicas that
@@ -29,7 +31,7 @@ func TestAShortWindowRemovesNothingNeeded(t *testing.T) {
 			}
 			var d Decision
 			d, s = Decide(p, seen(now, values...), s, now)
-			if need := replicas(load / 0.66); i > since && d.Replicas < cur && d.Replicas < need {
+			if need := facts.Replicas(load / 0.66); i > since && d.Replicas < cur && d.Replicas < need {
 				t.Fatalf("seed %d, after %d s: %d to %d replicas, a load of %.1f needs %d: %s", seed, i, cur, d.Replicas, load, need, d.Sentence())
 			}
 			cur = d.Replicas

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/recent"
 )
 
@@ -23,21 +24,19 @@ func (e *engine) limit(want int32, changes []recent.Change) int32 {
 		selected, policies = e.p.Down.Select, e.p.downPolicies()
 	}
 	if selected == SelectDisabled {
-		return e.step(RuleDisabled, want, cur, Facts{Down: down})
+		return e.step(RuleDisabled, want, cur, facts.Disabled(down))
 	}
 	if len(policies) == 0 {
 		return want
 	}
 	limit, period := e.rateLimit(selected, policies, changes, down)
-	rule := RuleRate
-	if down && len(e.p.Down.Policies) == 0 {
-		rule = RuleDescent
-	}
-	if down && want < limit {
-		return e.step(rule, want, min(limit, cur), Facts{Limit: limit, Window: period, Down: true})
-	}
-	if !down && want > limit {
-		return e.step(RuleRate, want, max(limit, cur), Facts{Limit: limit, Window: period})
+	switch rate := (facts.Rate{Limit: limit, Window: period, Down: down}); {
+	case down && want < limit && len(e.p.Down.Policies) == 0:
+		return e.step(RuleDescent, want, min(limit, cur), facts.Descent(period))
+	case down && want < limit:
+		return e.step(RuleRate, want, min(limit, cur), rate)
+	case !down && want > limit:
+		return e.step(RuleRate, want, max(limit, cur), rate)
 	}
 	return want
 }

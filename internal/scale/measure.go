@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/recent"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
@@ -193,17 +194,8 @@ func (e *evaluation) smooth(m measure) measure {
 // replicas is more than current if the measured load alone needs more, and less
 // than that if less is enough even with every replica without a reading full.
 func (m *measure) replicas(current int32) int32 {
-	return max(replicas(m.up), min(replicas(m.down), current))
+	return max(facts.Replicas(m.up), min(facts.Replicas(m.down), current))
 }
 
 // isCovered reports whether enough replicas have a reading.
 func (m *measure) isCovered() bool { return float64(m.fresh) >= coverage*float64(m.of-m.young) }
-
-// replicas rounds up, ignoring the rounding error of a division.
-func replicas(x float64) int32 {
-	const most = math.MaxInt32 / 2
-	if x > most || math.IsNaN(x) {
-		return most
-	}
-	return int32(max(0, math.Ceil(x-1e-9)))
-}

@@ -5,6 +5,7 @@ package scale
 import (
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
@@ -51,7 +52,7 @@ func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok boo
 		return m, d, false
 	}
 	m.up, m.down, m.whole = d.Replicas, d.Replicas, d.Replicas
-	s.Wanted = float64(replicas(d.Replicas))
+	s.Wanted = float64(facts.Replicas(d.Replicas))
 	m.fresh, m.silent, m.without = int32(r.Read), m.silentTokens, m.withoutTokens
 	m.sick = float64(m.silent) * backlogFrom
 	return m, d, true

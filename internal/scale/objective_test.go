@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
 )
 
@@ -72,8 +73,8 @@ func wave(i int) (requests, prompt, output float64) {
 // tokens decide.
 func TestAnObjectiveDecidesByTokens(t *testing.T) {
 	d, s := pursue(objectivePolicy(0.99), State{}, 4, 0, 180, wave)
-	f := d.Steps[0].Facts
-	if !f.Planned || f.Objective != 0.99 || f.BusyTarget <= 0 {
+	f := d.Steps[0].Facts.(*facts.Demand).Plan
+	if f == nil || f.Objective != 0.99 || f.BusyTarget <= 0 {
 		t.Fatalf("facts %+v", f)
 	}
 	requests, prompt, output := wave(179)
@@ -105,7 +106,7 @@ func TestANewWorkloadIsMeasuredFirst(t *testing.T) {
 		t.Errorf("%d replicas: %s", d.Replicas, d.Sentence())
 	}
 	d, _ = pursue(objectivePolicy(0.99), s, 1, 4, 4, long)
-	if f := d.Steps[0].Facts; !f.Planned || f.BusyTarget <= 0 || d.Replicas > 2 {
+	if f := d.Steps[0].Facts.(*facts.Demand).Plan; f == nil || f.BusyTarget <= 0 || d.Replicas > 2 {
 		t.Errorf("%d replicas: %s", d.Replicas, d.Sentence())
 	}
 }

@@ -2,7 +2,11 @@
 
 package scale
 
-import "math"
+import (
+	"math"
+
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
+)
 
 // Pair binds a workload to another one, such as prefill to decode. The zero Pair binds it to
 // none.
@@ -21,7 +25,7 @@ func (p *Pair) least(partner float64) int32 {
 	if p.Lower && x > 0 {
 		x = max(1, math.Floor(x+1e-9))
 	}
-	return replicas(x)
+	return facts.Replicas(x)
 }
 
 // pair keeps want in the ratio to what the partner wants: it raises what is too low, and never
@@ -32,11 +36,11 @@ func (e *engine) pair(want int32) int32 {
 	case p.With == "":
 	case !x.fresh(e.now, e.p.missingAfter()):
 		if want < cur {
-			return e.step(RulePair, want, cur, Facts{By: p.With, Failed: "not known"})
+			return e.step(RulePair, want, cur, facts.PairUnknown(p.With))
 		}
 	default:
 		if least := p.least(x.Value); least > want {
-			return e.step(RulePair, want, least, Facts{By: p.With, Value: x.Value, Target: p.PerPartner})
+			return e.step(RulePair, want, least, facts.Pair{With: p.With, Wants: x.Value, ForEachOfIts: p.PerPartner})
 		}
 	}
 	return want

@@ -2,7 +2,11 @@
 
 package scale
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
+)
 
 // Rollout says whether the workload controller is replacing pods of one version by pods of
 // another one, and how many pods that run are of each.
@@ -165,5 +169,5 @@ func (e *engine) holdRollout(want int32) int32 {
 	if e.asked, e.unknown = -1, true; want == cur {
 		return want
 	}
-	return e.step(RuleRollout, want, cur, Facts{Coming: e.starting, Stuck: e.unschedulable + e.expired, Wait: e.wait})
+	return e.step(RuleRollout, want, cur, facts.Rollout{Pending: facts.Pending{Starting: e.starting, Stuck: e.unschedulable + e.expired, Wait: e.wait}})
 }

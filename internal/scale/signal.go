@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
 	"github.com/gpupilot/gpupilot/internal/scale/recent"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
@@ -91,13 +92,13 @@ type evaluation struct {
 	signal *Signal
 	state  SignalState
 	takes  capacity // of a replica
-	facts  Facts    // of the signal's steps
+	facts  *facts.Demand
 	steps  []Step
 }
 
 // step records that a rule turned before into after, and returns after.
-func (e *evaluation) step(r Rule, before, after int32, f Facts) int32 {
-	e.steps = append(e.steps, Step{Rule: r, Before: before, After: after, Facts: f})
+func (e *evaluation) step(r Rule, before, after int32, f facts.Facts) int32 {
+	e.steps = append(e.steps, Step{Rule: r, Signal: e.signal.Name, Before: before, After: after, Facts: f})
 	return after
 }
 
@@ -121,7 +122,7 @@ func (e *evaluation) run() outcome {
 	e.state.SilentSince = time.Time{}
 	if planned, d, ok := e.keepPromise(m); ok {
 		e.explainPromise(planned, d)
-		out.promised, out.demand, out.mean, out.asked = true, planned.replicas(e.o.Replicas), trend.Finite(d.Replicas), replicas(d.Replicas)
+		out.promised, out.demand, out.mean, out.asked = true, planned.replicas(e.o.Replicas), trend.Finite(d.Replicas), facts.Replicas(d.Replicas)
 		out.replicas, out.unknown = e.partial(e.step(RuleDemand, e.o.Replicas, out.demand, e.facts), planned)
 		return out
 	}
@@ -143,7 +144,7 @@ func (e *evaluation) run() outcome {
 	if e.isMeasuring() {
 		cur := e.o.Replicas
 		out.promised, out.demand, out.mean, out.asked, out.unknown = true, cur, float64(cur), -1, true
-		out.replicas = e.step(RuleSettling, cur, cur, Facts{Signal: e.signal.Name, Planned: true})
+		out.replicas = e.step(RuleSettling, cur, cur, facts.Measuring{})
 		return out
 	}
 	out.demand, out.mean, out.asked = m.replicas(e.o.Replicas), e.facts.Mean, e.asked(m)
@@ -165,12 +166,11 @@ func (e *evaluation) run() outcome {
 // was averaged.
 func (e *evaluation) explain(m measure, demand float64, a arrivals) {
 	sig := e.signal
-	e.facts = Facts{
-		Signal: sig.Name, Unit: sig.Unit, Value: m.value, Target: e.takes.target,
-		Total: sig.Type == Value || m.of == 0, Whole: sig.Type == Value,
-		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Replaced: e.replaced(), Learned: e.takes.learned,
-		Outlier: m.outlier, OutlierValue: trend.Finite(m.outlierValue), OutlierLimit: trend.Finite(m.outlierLimit),
-		Averaged: replicas(m.up) != replicas(demand), Demand: trend.Finite(demand), Mean: trend.Finite(m.up),
+	e.facts = &facts.Demand{
+		Reading: e.reading(m), Target: e.takes.target, TargetLearned: e.takes.learned,
+		Total: sig.Type == Value || m.of == 0, Whole: sig.Type == Value, Fresh: m.fresh, Replaced: e.replaced(),
+		Outlier:  facts.Outlier{Name: m.outlier, Value: trend.Finite(m.outlierValue), Limit: trend.Finite(m.outlierLimit)},
+		Averaged: facts.Replicas(m.up) != facts.Replicas(demand), Demand: trend.Finite(demand), Mean: trend.Finite(m.up),
 	}
 	if m.lacking {
 		e.facts.Earlier = trend.Finite(m.down)
@@ -179,22 +179,27 @@ func (e *evaluation) explain(m measure, demand float64, a arrivals) {
 		e.facts.Window = sig.averagedOver()
 	}
 	if sig.Law == Batching && m.of > 0 {
-		f := &e.facts
-		f.Batching, f.Load = true, trend.Finite(e.takes.load(m.value))
-		f.Arrivals, f.Capacity, f.LearnedFrom = a.rate, trend.Finite(a.capacity), a.learned
-		f.Arriving, f.Limited = a.raised, a.limited
+		e.facts.Batch = &facts.Batch{
+			Load: trend.Finite(e.takes.load(m.value)), Arrivals: a.rate, Capacity: trend.Finite(a.capacity), LearnedFrom: a.learned,
+			Arriving: a.raised, Limited: a.limited,
+		}
 	}
 }
 
 // explainPromise collects the facts of a signal whose plan decides.
 func (e *evaluation) explainPromise(m measure, d promise.Demand) {
-	e.facts = Facts{
-		Signal: e.signal.Name, Unit: e.signal.Unit, Value: m.value, Target: e.takes.target, Learned: e.takes.learned,
-		Serving: e.serving, Fresh: m.fresh, Coming: e.starting, Replaced: e.replaced(), Demand: trend.Finite(d.Replicas), Mean: trend.Finite(d.Replicas),
-		Planned: true, Objective: e.signal.Objective, Busy: trend.Finite(d.Busy), BusyTarget: d.Target,
-		Window: time.Duration(d.Window) * time.Second, Highest: trend.Finite(d.Highest), Reserve: trend.Finite(d.Reserve),
-		Missed: d.Missed,
+	e.facts = &facts.Demand{
+		Reading: e.reading(m), Target: e.takes.target, TargetLearned: e.takes.learned,
+		Fresh: m.fresh, Replaced: e.replaced(), Demand: trend.Finite(d.Replicas), Mean: trend.Finite(d.Replicas),
+		Plan: &facts.Plan{
+			Objective: e.signal.Objective, Busy: trend.Finite(d.Busy), BusyTarget: d.Target, Missed: d.Missed,
+			Window: time.Duration(d.Window) * time.Second, Highest: trend.Finite(d.Highest), Reserve: trend.Finite(d.Reserve),
+		},
 	}
+}
+
+func (e *evaluation) reading(m measure) facts.Reading {
+	return facts.Reading{Serving: e.serving, Value: m.value, Unit: e.signal.Unit}
 }
 
 // demand applies the policy's tolerance to what the values ask for.
@@ -206,8 +211,7 @@ func (e *evaluation) demand(asked int32, m measure) (want int32, unknown bool) {
 		x = m.up
 	}
 	if t, within := e.tolerated(x, base); within && want != base {
-		e.facts.Tolerance = t
-		want = e.step(RuleTolerance, want, e.unchanged(want), e.facts)
+		want = e.step(RuleTolerance, want, e.unchanged(want), facts.Tolerance(t))
 	}
 	return e.partial(want, m)
 }
@@ -216,9 +220,9 @@ func (e *evaluation) demand(asked int32, m measure) (want int32, unknown bool) {
 func (e *evaluation) asked(m measure) int32 {
 	x := max(m.up, m.whole)
 	if _, within := e.tolerated(x, e.base()); within {
-		return e.unchanged(replicas(x))
+		return e.unchanged(facts.Replicas(x))
 	}
-	return replicas(x)
+	return facts.Replicas(x)
 }
 
 // partial counts a replica without a reading as one at its ceiling, or at twice its target,
@@ -227,15 +231,14 @@ func (e *evaluation) asked(m measure) int32 {
 // evenly, that removes replicas that are needed: after an update that renames the metric,
 // the busy replicas are those without it.
 func (e *evaluation) partial(want int32, m measure) (_ int32, unknown bool) {
-	least, facts := e.o.Replicas, e.facts
+	least := e.o.Replicas
 	if unknown = m.silent*sickOf > m.of || !m.isCovered(); !unknown {
-		least = min(least, replicas(m.down+m.sick))
+		least = min(least, facts.Replicas(m.down+m.sick))
 	}
 	if want >= least || !unknown && m.silent == 0 {
 		return want, false
 	}
-	facts.Without = m.without
-	return e.step(RulePartial, want, least, facts), unknown
+	return e.step(RulePartial, want, least, facts.Partial{Fresh: m.fresh, Serving: e.serving, Without: m.without}), unknown
 }
 
 // tolerated reports whether a demand of x replicas is close enough to base to change
@@ -257,7 +260,7 @@ func (e *evaluation) settle(want int32) int32 {
 	if want == kept {
 		return want
 	}
-	return e.step(RuleSettling, want, kept, e.facts)
+	return e.step(RuleSettling, want, kept, facts.Settling{})
 }
 
 // handleCeiling handles a signal at its ceiling, which no longer shows how much
@@ -265,28 +268,26 @@ func (e *evaluation) settle(want int32) int32 {
 // probe: once for each number of serving replicas. It also keeps the base while
 // new replicas still process the backlog of the saturation.
 func (e *evaluation) handleCeiling(want int32, m measure) (_ int32, probing bool) {
-	base, facts := e.base(), e.facts
+	awaited := facts.Awaited{Reading: e.reading(m), Pending: facts.Pending{Starting: e.starting, Wait: e.wait}}
 	saturated := e.signal.Ceiling > 0 && e.signal.Type == AverageValue && m.value >= saturation*e.signal.Ceiling && m.isCovered()
 	drained := e.state.noteSaturation(saturated, e.grewAt, e.now)
 	switch wait := drained.Sub(e.now); {
 	case wait > 0 && want <= e.o.Replicas:
 		return want, false
 	case wait > 0:
-		facts.Wait = wait
-		return e.step(RuleDraining, want, e.o.Replicas, facts), false
+		return e.step(RuleDraining, want, e.o.Replicas, facts.Draining(wait)), false
 	case !saturated:
 		return want, false
 	case e.starting > 0 && e.now.Sub(e.state.SaturatedSince) < e.p.patience():
-		facts.Wait = e.wait
-		return e.step(RuleStarting, want, max(want, e.o.Replicas), facts), false
+		return e.step(RuleStarting, want, max(want, e.o.Replicas), awaited), false
 	case e.reduced:
-		return e.step(RuleRollout, want, max(want, base), facts), false
+		return e.step(RuleRollout, want, max(want, e.base()), facts.Reduced{Reading: awaited.Reading}), false
 	case !e.canProbe: // the replicas of the last probe do not serve yet
 		if want >= e.o.Replicas {
 			return want, false
 		}
-		facts.Wait, facts.Stuck = e.wait, e.unschedulable+e.expired
-		return e.step(RuleStarting, want, e.o.Replicas, facts), false
+		awaited.Stuck = e.unschedulable + e.expired
+		return e.step(RuleStarting, want, e.o.Replicas, awaited), false
 	case m.fresh < m.of-m.young:
 		return max(want, e.o.Replicas), false // a replica without a reading may be idle
 	}
@@ -295,7 +296,7 @@ func (e *evaluation) handleCeiling(want int32, m measure) (_ int32, probing bool
 	if probe <= want {
 		return want, true
 	}
-	return e.step(RuleSaturated, want, probe, facts), true
+	return e.step(RuleSaturated, want, probe, facts.Saturated{Reading: awaited.Reading}), true
 }
 
 // noteSaturation updates since when the signal is at its ceiling. It returns

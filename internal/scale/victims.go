@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"math"
 	"slices"
+
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 )
 
 // victims names the pods to remove first so that replicas remain: unschedulable
@@ -142,6 +144,6 @@ func (v *view) servingOf(n int32) int32 {
 		return lowest
 	}
 	kept := float64(n) / float64(v.rollout.Updated+v.rollout.Outdated)
-	share := func(of int32) int32 { return replicas(kept * float64(of)) }
+	share := func(of int32) int32 { return facts.Replicas(kept * float64(of)) }
 	return min(updated, share(v.rollout.Updated)) + min(outdated, share(v.rollout.Outdated))
 }

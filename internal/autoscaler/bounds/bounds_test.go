@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
@@ -120,16 +121,16 @@ func TestScalingConditions(t *testing.T) {
 		}
 	}
 	const active = "ScalingActive True ValidMetricFound: signals set the replicas"
-	step := func(r scale.Rule, facts scale.Facts) []scale.Step { return []scale.Step{{Rule: r, Facts: facts}} }
+	step := func(r scale.Rule, f facts.Facts) []scale.Step { return []scale.Step{{Rule: r, Facts: f}} }
 	f(readable, nil, active, "ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
-	f(silent, step(scale.RuleBounds, scale.Facts{Limit: 8}), "ScalingActive False NoFreshData: none", "ScalingLimited True TooManyReplicas: maxReplicas is 8")
-	f(readable, step(scale.RuleBounds, scale.Facts{Limit: 1, Down: true}), active, "ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
-	f(readable, step(scale.RuleBudget, scale.Facts{Limit: 8}), active, "ScalingLimited True BudgetLimit: the budget is 8 GPUs")
-	f(readable, step(scale.RuleRate, scale.Facts{}), active, "ScalingLimited True ScaleUpLimit: the rate of scaling up is limited")
-	f(readable, step(scale.RuleDescent, scale.Facts{Down: true}), active, "ScalingLimited True ScaleDownLimit: the rate of scaling down is limited")
-	f(readable, step(scale.RuleDisabled, scale.Facts{Down: true}), active, "ScalingLimited True ScaleDownLimit: behavior does not allow scaling down")
-	f(readable, step(scale.RuleOverride, scale.Facts{By: "override until 18:00"}), active, "ScalingLimited True Override: override until 18:00")
-	f(silent, step(scale.RuleSetToZero, scale.Facts{}),
+	f(silent, step(scale.RuleBounds, facts.Max(8)), "ScalingActive False NoFreshData: none", "ScalingLimited True TooManyReplicas: maxReplicas is 8")
+	f(readable, step(scale.RuleBounds, facts.Min(1)), active, "ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
+	f(readable, step(scale.RuleBudget, facts.Budget(8)), active, "ScalingLimited True BudgetLimit: the budget is 8 GPUs")
+	f(readable, step(scale.RuleRate, facts.Rate{}), active, "ScalingLimited True ScaleUpLimit: the rate of scaling up is limited")
+	f(readable, step(scale.RuleDescent, facts.Descent(0)), active, "ScalingLimited True ScaleDownLimit: the rate of scaling down is limited")
+	f(readable, step(scale.RuleDisabled, facts.Disabled(true)), active, "ScalingLimited True ScaleDownLimit: behavior does not allow scaling down")
+	f(readable, step(scale.RuleOverride, facts.Forced("override until 18:00")), active, "ScalingLimited True Override: override until 18:00")
+	f(silent, step(scale.RuleSetToZero, facts.SetToZero{}),
 		"ScalingActive False ScalingDisabled: the replicas were set to 0, and not by this controller: they stay 0. To go on, set 1 or more, such as with kubectl scale --replicas=1",
 		"ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
 	if got := Conditions(nil, &scale.Decision{}, readable, nil); got != nil {

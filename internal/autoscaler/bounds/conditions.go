@@ -9,6 +9,8 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
 // The HorizontalPodAutoscaler's reasons, and ours beside them.
@@ -97,27 +99,25 @@ func limited(d *scale.Decision) metav1.Condition {
 // limitOf returns the reason and the message of a step that limits the number; none for
 // other steps. minReplicas is no limit of a load.
 func limitOf(s *scale.Step) (reason, message string) {
-	reason, to := reasonUpLimit, "up"
-	if s.Facts.Down {
-		reason, to = reasonDownLimit, "down"
-	}
-	switch s.Rule {
-	case scale.RuleOverride:
-		return reasonOverride, s.Facts.By
-	case scale.RuleSchedule:
-		return reasonSchedule, s.Facts.By
-	case scale.RuleIdle:
-		return reasonIdle, "nobody uses the workload (spec.idle)"
-	case scale.RuleBudget:
-		return reasonBudget, fmt.Sprintf("the budget is %d GPUs", s.Facts.Limit)
-	case scale.RuleDisabled:
-		return reason, "behavior does not allow scaling " + to
-	case scale.RuleRate, scale.RuleDescent:
-		return reason, "the rate of scaling " + to + " is limited"
-	case scale.RuleBounds:
-		if !s.Facts.Down {
-			return reasonTooMany, fmt.Sprintf("maxReplicas is %d", s.Facts.Limit)
+	reasons := map[bool]string{false: reasonUpLimit, true: reasonDownLimit}
+	switch f := s.Facts.(type) {
+	case facts.Forced:
+		if s.Rule == scale.RuleOverride {
+			return reasonOverride, string(f)
 		}
+		return reasonSchedule, string(f)
+	case facts.Idle:
+		return reasonIdle, "nobody uses the workload (spec.idle)"
+	case facts.Budget:
+		return reasonBudget, fmt.Sprintf("the budget is %d GPUs", f)
+	case facts.Disabled:
+		return reasons[bool(f)], "behavior does not allow scaling " + words.UpOrDown(bool(f))
+	case facts.Rate:
+		return reasons[f.Down], "the rate of scaling " + words.UpOrDown(f.Down) + " is limited"
+	case facts.Descent:
+		return reasonDownLimit, "the rate of scaling down is limited"
+	case facts.Max:
+		return reasonTooMany, fmt.Sprintf("maxReplicas is %d", f)
 	}
 	return "", ""
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 )
 
 // The size of a status is bounded, and it always contains the reason of the decision.
@@ -33,7 +34,7 @@ func TestStatusFits(t *testing.T) {
 		name := fmt.Sprint(long, i)
 		d.Inputs = append(d.Inputs, scale.Input{Signal: name, Unit: "%", Value: math.Pi, Target: 1e9, Fresh: 100})
 		for range 4 {
-			d.Steps = append(d.Steps, scale.Step{Rule: scale.RulePartial, After: 2, Facts: scale.Facts{Signal: name, Serving: 3}})
+			d.Steps = append(d.Steps, scale.Step{Rule: scale.RulePartial, Signal: name, After: 2, Facts: facts.Partial{Serving: 3}})
 		}
 	}
 	r := &report{

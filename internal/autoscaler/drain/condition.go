@@ -12,6 +12,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
@@ -57,8 +58,7 @@ func (c *Case) reason() (reason, message string) {
 		return reasonDraining, "replicas finish their requests before they are removed"
 	}
 	for i := range c.Decision.Steps {
-		if s := &c.Decision.Steps[i]; s.Rule == scale.RuleDisruption {
-			name := s.Facts.By
+		if name, ok := c.Decision.Steps[i].Facts.(facts.Disruption); ok {
 			if name == "" {
 				return reasonDisruption, "PodDisruptionBudgets cannot be read, so no replica is removed: see docs/drain.md"
 			}

@@ -24,6 +24,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
@@ -295,7 +296,7 @@ func TestCondition(t *testing.T) {
 	f("False NoReadinessGate", func(c *Case) { c.Pods[0].Spec.ReadinessGates = nil })
 	f("False RequestsNotCounted", func(c *Case) { c.Sources = nil })
 	f("False PodDisruptionBudget", func(c *Case) {
-		c.Decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: scale.Facts{By: "one"}}}
+		c.Decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: facts.Disruption("one")}}
 	})
 	f("False ReadinessGateNotWritten", func(c *Case) { c.Failure, c.Decision.Leaving = "forbidden", 1 })
 	f("False GracePeriodTooShort", func(c *Case) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 )
 
 // workloadDescs describe the metrics of one GPUAutoscaler. Their number of series is
@@ -174,10 +175,10 @@ func (s *Workload) RecordDecision(d *scale.Decision, p *scale.Policy, names []Si
 
 // demandOf finds the facts of the step in which a signal asked for replicas; nil: it
 // asked for none.
-func demandOf(d *scale.Decision, signal string) *scale.Facts {
+func demandOf(d *scale.Decision, signal string) *facts.Demand {
 	for i := range d.Steps {
-		if s := &d.Steps[i]; s.Rule == scale.RuleDemand && s.Facts.Signal == signal {
-			return &s.Facts
+		if f, ok := d.Steps[i].Facts.(*facts.Demand); ok && d.Steps[i].Signal == signal {
+			return f
 		}
 	}
 	return nil

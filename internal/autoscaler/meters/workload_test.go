@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 )
 
 // Values and targets say whether they are a replica's or the workload's.
@@ -19,7 +20,7 @@ func TestMeasuresTellTheirScope(t *testing.T) {
 		p := scale.Policy{Signals: []scale.Signal{{Name: "q", Type: typ}}}
 		m.RecordDecision(&scale.Decision{
 			Rule: scale.RuleDemand, Current: 4, Replicas: 2,
-			Steps:  []scale.Step{{Rule: scale.RuleDemand, Facts: scale.Facts{Signal: "q", Demand: 2, Total: total}}},
+			Steps:  []scale.Step{{Rule: scale.RuleDemand, Signal: "q", Facts: &facts.Demand{Demand: 2, Total: total}}},
 			Inputs: []scale.Input{{Signal: "q", Value: 1, Target: 2, Fresh: 1}},
 		}, &p, NamesOf(&p), nil, &scale.State{})
 		s := m.Signals[0]

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
@@ -143,7 +144,7 @@ func (p *Partner) Condition(d *scale.Decision) metav1.Condition {
 		if s := &d.Steps[i]; s.Rule == scale.RulePair && s.After > d.Replicas {
 			c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonPairBounded
 			c.Message += ": maxReplicas, the budget or something else that bounds the replicas does not allow it"
-		} else if s.Rule == scale.RulePair && s.Facts.Failed != "" {
+		} else if _, unknown := s.Facts.(facts.PairUnknown); unknown {
 			c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonPairUnknown
 			c.Message += ": what that one wants is not known, so no replica is removed"
 		}

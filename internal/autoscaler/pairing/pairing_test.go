@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
@@ -146,7 +147,7 @@ func TestCondition(t *testing.T) {
 	f(v1alpha1.ReasonPairKept, &scale.Decision{Replicas: 3})
 	f(v1alpha1.ReasonPairKept, &scale.Decision{Replicas: 8, Steps: []scale.Step{raised}})
 	f(v1alpha1.ReasonPairBounded, &scale.Decision{Replicas: 4, Steps: []scale.Step{raised}})
-	f(v1alpha1.ReasonPairUnknown, &scale.Decision{Replicas: 4, Steps: []scale.Step{{Rule: scale.RulePair, After: 4, Facts: scale.Facts{Failed: "not known"}}}})
+	f(v1alpha1.ReasonPairUnknown, &scale.Decision{Replicas: 4, Steps: []scale.Step{{Rule: scale.RulePair, After: 4, Facts: facts.PairUnknown("x")}}})
 	if names := strings.Fields("x>z y>z z"); !slices.ContainsFunc(names, func(string) bool {
 		return strings.Contains(index(names...).Of(key("z")).Condition(nil).Message, "x, y do so")
 	}) {

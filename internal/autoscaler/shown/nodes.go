@@ -53,13 +53,14 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 			g.Lost = gpu.IsLost(about.Fault, g.UUID)
 			setIdle(g, states.State(g), runs[0], pods)
 			runs = runs[1:]
-			if g.USDPerHour = about.USDPerHour; price.IsInstance(g.UUID) && (len(g.Owners) > 0 || g.Slices > 0) {
+			if price.IsInstance(g.UUID) && (len(g.Owners) > 0 || g.Slices > 0) {
 				var pod *corev1.Pod
 				if len(g.Owners) > 0 {
 					pod, _ = pods.Get(g.Owners[0].Namespace, g.Owners[0].Pod)
 				}
-				g.Share, g.USDPerHour = about.Instance(g.Slices, pod)
+				g.Share = about.Share(g.UUID, g.Slices, pod)
 			}
+			g.USDPerHour = price.Part(g.UUID, g.Share, about.Model, about.USDPerHour)
 		}
 	}
 	return nodes

@@ -67,7 +67,7 @@ func TestPricesOfNodes(t *testing.T) {
 		usd, share float64 // usd below 0: no price
 	}
 	want := map[string]cost{
-		"GPU-1": {4, 0}, "GPU-2/gi1": {1, 2.0 / 7}, "MIG-3": {0.5, 1.0 / 7}, "GPU-4/gi1": {-1, 0}, "GPU-5": {-1, 0}, "GPU-6/gi2": {1.4, 1}, "GPU-7": {4, 0}, "GPU-8/gi1": {1.5, 3.0 / 7}, "GPU-8/gi2": {2, 4.0 / 7}, "MIG-9": {0.5, 1.0 / 7},
+		"GPU-1": {4, 0}, "GPU-2/gi1": {1, 2.0 / 7}, "MIG-3": {0.5, 1.0 / 7}, "GPU-4/gi1": {-1, 0}, "GPU-5": {-1, 0}, "GPU-6/gi2": {1.4, 1}, "GPU-7": {4, 0}, "GPU-2/gi2": {-1, 0}, "GPU-8/gi1": {1.5, 3.0 / 7}, "GPU-8/gi2": {2, 4.0 / 7}, "MIG-9": {0.5, 1.0 / 7},
 	}
 	got := map[string]bool{}
 	for _, n := range Nodes(store, devices, &pods, now, 5*time.Second) {

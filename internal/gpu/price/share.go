@@ -31,6 +31,23 @@ func Slices(profile string) (n int, ok bool) {
 // Share returns the share of a GPU that so many of its compute slices are.
 func Share(slices int, model string) float64 { return min(1, float64(slices)/slicesOf(model)) }
 
+// Part returns the price of a device where a whole GPU of this model costs usd: of a MIG instance, its
+// share of it. share is 0 where only the model's name can tell it. nil: the GPU has no price, or the
+// instance's share is not known.
+func Part(device string, share float64, model string, usd *float64) *float64 {
+	if usd == nil || !IsInstance(device) {
+		return usd
+	}
+	if share == 0 {
+		share, _ = ModelShare(model)
+	}
+	if share == 0 {
+		return nil
+	}
+	part := share * *usd
+	return &part
+}
+
 func digit(s string) (n int, ok bool) {
 	if len(s) != 1 || s[0] < '1' || s[0] > '7' {
 		return 0, false

@@ -28,6 +28,8 @@ type Server struct {
 	Model  string // empty: the first one that the server has
 	GPUs   []string
 	Source Source // shows the GPUs
+	// IsRunning reports whether a server's metric counts the requests that run.
+	IsRunning func(metric string) bool
 	// Hold is how long each number of requests is in flight. The first third is not measured: requests and sources settle.
 	Hold time.Duration
 
@@ -39,9 +41,6 @@ const (
 	maxBatch     = 4096
 	maxReply     = 4 << 20
 )
-
-// runningNames are the servers' metrics of the requests that run.
-var runningNames = []string{"vllm:num_requests_running", "sglang:num_running_reqs", "tgi_batch_current_size", "trtllm_num_requests_running"}
 
 var batchFields = gpu.SetOf(gpu.SMActive, gpu.TensorActive, gpu.DRAMActive, gpu.PowerUsage)
 
@@ -212,7 +211,7 @@ func (s *Server) running(ctx context.Context) (sum float64, ok bool) {
 	lines.Buffer(nil, maxLine)
 	var l promtext.Line
 	for lines.Scan() {
-		if finite(&l, lines.Bytes()) && slices.Contains(runningNames, string(l.Name)) {
+		if finite(&l, lines.Bytes()) && s.IsRunning(string(l.Name)) {
 			sum, ok = sum+l.Value, true
 		}
 	}

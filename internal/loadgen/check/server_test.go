@@ -88,9 +88,9 @@ func (l *llm) measure(t *testing.T, s *Server, batches ...int) (out []calibratio
 
 // The SM activity of a server is measured over its batch, and a replay finds it in the file.
 func TestBatches(t *testing.T) {
-	l := &llm{gpus: []string{"GPU-1"}, page: "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} %d\n"}
-	got, err := l.measure(t, &Server{}, 2, 10)
-	if err != nil || len(got) != 2 || got[0].Batch != 2 || math.Abs(got[0].SMActive-0.1) > 1e-9 || got[1].Batch != 10 || math.Abs(got[1].SMActive-0.5) > 1e-9 {
+	l := &llm{gpus: []string{"GPU-1"}, page: "# TYPE running gauge\nrunning{engine=\"0\"} %[1]d\nrunning{engine=\"1\"} 1\n"}
+	got, err := l.measure(t, &Server{IsRunning: func(metric string) bool { return metric == "running" }}, 2, 10)
+	if err != nil || len(got) != 2 || got[0].Batch != 3 || math.Abs(got[0].SMActive-0.1) > 1e-9 || got[1].Batch != 11 || math.Abs(got[1].SMActive-0.5) > 1e-9 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if *got[0].Watts != 300 || got[0].TensorActive != nil {

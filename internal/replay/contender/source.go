@@ -52,29 +52,23 @@ func Simulates(s policy.Source) error {
 	return err
 }
 
-// serverMetrics maps the metric names of inference servers to simulated signals.
-func serverMetrics() map[string]service.Signal {
-	return map[string]service.Signal{
-		"vllm:num_requests_running": service.Running, "vllm:num_requests_waiting": service.Waiting,
-		"vllm:kv_cache_usage_perc": service.KVUse, "vllm:gpu_cache_usage_perc": service.KVUse,
-		"sglang:num_running_reqs": service.Running, "sglang:num_queue_reqs": service.Waiting, "sglang:token_usage": service.KVUse,
-		"tgi_batch_current_size": service.Running, "tgi_queue_size": service.Waiting,
-		"nv_inference_pending_request_count": service.Waiting,
-	}
+// simulated are the signals of the simulated service that stand for the servers' gauges.
+var simulated = map[policy.Quantity]service.Signal{
+	policy.RunningRequests: service.Running, policy.WaitingRequests: service.Waiting, policy.KVCacheUse: service.KVUse,
 }
 
 // newServerSource looks up each term by any of its metric names.
 func newServerSource(terms []policy.Term) (out source, err error) {
-	names := serverMetrics()
+	gauges := policy.Gauges(false)
 	for _, metrics := range terms {
-		i := slices.IndexFunc(metrics, func(m policy.PodMetric) bool { _, ok := names[m.Name]; return ok })
+		i := slices.IndexFunc(metrics, func(m policy.PodMetric) bool { _, ok := gauges[m.Name]; return ok })
 		if i < 0 && metrics[0].Optional != "" {
 			continue // the simulated server has no such queue
 		}
 		if i < 0 {
 			return nil, fmt.Errorf("the simulated server has no metric %q", metrics[0].Name)
 		}
-		out = append(out, term{names[metrics[i].Name], cmp.Or(metrics[i].Factor, 1)})
+		out = append(out, term{simulated[gauges[metrics[i].Name]], cmp.Or(metrics[i].Factor, 1)})
 	}
 	return out, nil
 }

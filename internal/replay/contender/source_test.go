@@ -15,16 +15,19 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
-// The simulation has the metrics of every preset.
+// The simulation has the metrics of every preset of a server.
 func TestPresetsAreSimulated(t *testing.T) {
 	x, loading, at := &service.PodReport{Serving: true}, &service.PodReport{}, time.Unix(9, 0)
 	x.Values[service.Running], x.Values[service.Waiting], x.Values[service.KVUse] = 6, 3, 0.5
 	x.Batch, x.TokenSeconds = 5, 0.02
-	for _, name := range []v1alpha1.Preset{v1alpha1.PresetVLLM, v1alpha1.PresetSGLang, v1alpha1.PresetTGI, v1alpha1.PresetTriton} {
+	for _, name := range policy.Presets() {
 		c, err := policy.Compile(&v1alpha1.GPUAutoscaler{Spec: v1alpha1.GPUAutoscalerSpec{
 			MaxReplicas: 9, Signals: []v1alpha1.Signal{{Preset: name}},
 		}})
-		if err != nil {
+		switch {
+		case name == v1alpha1.PresetDynamo || err == nil && c.Sources[0].Kind == policy.Query:
+			continue // a gateway's, which is a query
+		case err != nil:
 			t.Fatal(err)
 		}
 		for i, want := range []float64{9, 50}[:len(c.Sources)] {

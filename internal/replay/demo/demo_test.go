@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 )
 
 // run replays a load as fast as it can.
@@ -58,7 +59,7 @@ func TestThePromiseIsKept(t *testing.T) {
 // The sentence of a change is that of the step that decided.
 func TestChange(t *testing.T) {
 	c := changeOf(7, &scale.Decision{Current: 5, Replicas: 6, Steps: []scale.Step{
-		{Rule: scale.RuleBounds, Before: 8, After: 6, Facts: scale.Facts{Limit: 6}}, {Rule: scale.RuleTolerance, Before: 5, After: 1},
+		{Rule: scale.RuleBounds, Before: 8, After: 6, Facts: facts.Max(6)}, {Rule: scale.RuleTolerance, Before: 5, After: 1},
 	}})
 	if want := "maxReplicas is 6: 6 instead of 8"; c.Sentence != want || len(c.Steps) != 2 || c.From != 5 || c.To != 6 || c.Second != 7 {
 		t.Errorf("got %+v, want the sentence %q", c, want)

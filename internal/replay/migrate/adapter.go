@@ -12,6 +12,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/promql/hostlabel"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // Becomes is what a rule of prometheus-adapter becomes.
@@ -137,7 +138,7 @@ var builtInResources = []string{
 // ofOneSeries reports a rule about the series of one name.
 func (out *RuleReport) ofOneSeries(r *adapter.Rule, series string, recorded map[string]string) {
 	op, plain := aggregateOf(r, series)
-	preset, isServer := presetOf(series)
+	preset, isServer := policy.PresetOf(series)
 	other := slices.IndexFunc(out.Resources, func(r string) bool { return !slices.Contains(builtInResources, r) })
 	forPods := len(out.Resources) == 0 || slices.Contains(out.Resources, "pods")
 	expr, isRecorded := recorded[series]

@@ -92,7 +92,7 @@ func (c *converter) addPodMetric(name string, value resource.Quantity, kind peer
 	s := v1alpha1.Signal{GPU: &v1alpha1.GPUSignal{Metric: name}}
 	if !isGPUMetric(name) {
 		s = v1alpha1.Signal{Pods: &v1alpha1.PodsSignal{Metric: name}}
-		if preset, ok := presetOf(name); ok {
+		if preset, ok := policy.PresetOf(name); ok {
 			c.result.note(field, "%s is a metric of %s: `preset: %s` reads the requests, the queue and the cache, and counts a burst once", name, preset, preset)
 		} else {
 			c.result.note(field, "the pods must expose %s themselves (at /metrics of their only port, or set pods.port and pods.path). If a recording rule makes it, give that beside (a PrometheusRule in the file)", name)
@@ -172,18 +172,6 @@ func summands(e parser.Expr) (metrics []string, mean, ok bool) {
 		}
 	}
 	return nil, false, false
-}
-
-// presetOf returns the preset of an inference server's metric.
-func presetOf(name string) (v1alpha1.Preset, bool) {
-	for prefix, preset := range map[string]v1alpha1.Preset{
-		"vllm:": v1alpha1.PresetVLLM, "sglang:": v1alpha1.PresetSGLang, "tgi_": v1alpha1.PresetTGI, "nv_inference_": v1alpha1.PresetTriton, "nv_trt_llm_": v1alpha1.PresetTriton,
-	} {
-		if strings.HasPrefix(name, prefix) {
-			return preset, true
-		}
-	}
-	return "", false
 }
 
 // podsOf is a regular expression of the names of a workload's pods.

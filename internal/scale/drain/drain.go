@@ -133,23 +133,29 @@ func Begin(w *Workload, s State, now time.Time) *Plan {
 
 // begin returns the role of a pod, and updates its entry.
 func (p *Plan) begin(pod *Pod, e *Entry) Role {
-	recent := func(at time.Time) bool { return !at.IsZero() && !at.After(p.now) && p.now.Sub(at) < reported }
-	removed := !e.RemovedAt.IsZero()
-	switch {
-	case removed && e.Leaving && recent(e.RemovedAt) && p.w.Replicas <= e.RemovedTo:
-		return Gone
-	case removed && !e.Leaving && recent(e.RemovedAt):
-		return Counted
-	case e.Name != "" && !e.Leaving && !removed && recent(e.Asked):
-		if pod.Leaving || !pod.Serving {
-			return Returning
-		}
-		return Counted
-	case pod.Leaving, e.Leaving && !removed && pod.Gated:
-	default:
+	at := e.phase()
+	i := slices.IndexFunc(transitions, func(t transition) bool {
+		return (t.from == at || t.from == anyPhase) && t.when(p, pod, e)
+	})
+	switch t := &transitions[i]; t.to {
+	case unasked:
 		*e = Entry{}
-		return Counted
+		return t.as
+	case leaving:
+		p.observeLeaving(pod, e)
+		if p.w.Ordered && pod.Ordinal >= p.w.Replicas { // somebody else has scaled the workload down
+			return Gone
+		}
+		p.leaving++
+		return t.as
+	default:
+		return t.as
 	}
+}
+
+// observeLeaving updates the entry of a pod that leaves: since when, since when it is out of the
+// endpoints, and since when it has no requests.
+func (p *Plan) observeLeaving(pod *Pod, e *Entry) {
 	if !e.Leaving || e.Since.After(p.now) {
 		*e = Entry{Name: pod.Name, Leaving: true, Since: p.now, Asked: p.now}
 		if !pod.Since.IsZero() && pod.Since.Before(p.now) {
@@ -170,11 +176,6 @@ func (p *Plan) begin(pod *Pod, e *Entry) Role {
 		e.IdleAt = pod.IdleAt
 	}
 	e.LastMeasuredAt = pod.IdleAt
-	if p.w.Ordered && pod.Ordinal >= p.w.Replicas { // somebody else has scaled the workload down
-		return Gone
-	}
-	p.leaving++
-	return Leaving
 }
 
 // Role returns what pod i counts as.

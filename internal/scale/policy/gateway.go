@@ -18,35 +18,17 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-// isGateway reports whether a preset is about a gateway. A gateway exposes its metrics on
-// pods of its own, so the preset is a query. As any query, it reads the series of the
-// workload's own namespace only.
-func isGateway(p v1alpha1.Preset) bool {
-	return p == v1alpha1.PresetEPP || p == v1alpha1.PresetDynamo
-}
-
-// gatewayPresets returns the names of the presets of gateways.
-func gatewayPresets() []v1alpha1.Preset {
-	return []v1alpha1.Preset{v1alpha1.PresetDynamo, v1alpha1.PresetEPP}
-}
-
 // expandGateway appends the signal of a gateway: the requests that it has for the
 // workload, waiting and running. They can be read at zero replicas.
-func (c *Compiled) expandGateway(in *v1alpha1.Signal, workload string, path *field.Path) *field.Error {
+func (c *Compiled) expandGateway(in *v1alpha1.Signal, row *server, workload string, path *field.Path) *field.Error {
 	if in.SLO != nil {
 		return field.Forbidden(path.Child("slo"), "gateways do not expose the time between tokens per replica; set a target instead")
 	}
-	s := scale.Signal{Name: string(in.Preset) + " requests", Target: defaultConcurrency, Aggregate: gpu.Sum}
-	if in.Target != nil {
-		value, kind, err := parseTarget(in.Target, path.Child("target"))
-		if err != nil {
-			return err
-		}
-		if kind != scale.AverageValue {
-			return field.NotSupported(path.Child("target", "type"), in.Target.Type, []v1alpha1.TargetType{v1alpha1.AverageValue})
-		}
-		s.Target = value
+	target, err := requestsPerReplica(in.Target, path.Child("target"))
+	if err != nil {
+		return err
 	}
+	s := scale.Signal{Name: string(in.Preset) + " requests", Target: target, Aggregate: gpu.Sum}
 	if in.Activation != nil {
 		x := toFloat64(*in.Activation)
 		if !(x >= 0) {
@@ -54,32 +36,25 @@ func (c *Compiled) expandGateway(in *v1alpha1.Signal, workload string, path *fie
 		}
 		s.Activation = &x
 	}
-	promql := eppRequests(cmp.Or(in.Pool, workload))
-	if in.Preset == v1alpha1.PresetDynamo {
-		if in.Model == "" {
+	pool := cmp.Or(in.Pool, workload)
+	key := pool
+	if row.gateway.byModel {
+		if key = in.Model; key == "" {
 			return field.Required(path.Child("model"), "write the value of the label model in the frontend's metrics")
 		}
-		promql = dynamoRequests(in.Model)
 	}
-	gateway, err := compileGateway(in, cmp.Or(in.Pool, workload), path)
+	gateway, err := compileGateway(in, row, pool, path)
 	if err != nil {
 		return err
 	}
-	c.Policy.Signals, c.Sources = append(c.Policy.Signals, s), append(c.Sources, Source{Kind: Query, PromQL: promql, Gateway: gateway})
+	c.Policy.Signals, c.Sources = append(c.Policy.Signals, s), append(c.Sources, Source{Kind: Query, PromQL: row.gateway.query(key), Gateway: gateway})
 	return nil
 }
 
 // compileGateway returns the pods of a gateway: those of the selector, or those with the
 // labels that the charts and operators of the gateways set.
-func compileGateway(in *v1alpha1.Signal, pool string, path *field.Path) (*Gateway, *field.Error) {
-	g := &Gateway{
-		Selectors: pickerSelectors(pool), Port: Port{Default: 9090, SeparateFromAPI: true},
-		Metrics: slices.Sorted(slices.Values(slices.Concat(pickerQueue, pickerRunning, pickerEndpoints, pickerFlowQueue))),
-	}
-	if in.Preset == v1alpha1.PresetDynamo {
-		g.Selectors = []labels.Selector{labels.SelectorFromSet(labels.Set{"nvidia.com/dynamo-component-type": "frontend"})}
-		g.Port, g.Metrics = Port{Default: 8000}, []string{dynamoInFlight}
-	}
+func compileGateway(in *v1alpha1.Signal, row *server, pool string, path *field.Path) (*Gateway, *field.Error) {
+	g := &Gateway{Selectors: row.gateway.selectors(pool), Port: row.port, Metrics: slices.Sorted(slices.Values(row.gateway.metrics))}
 	if in.Selector != nil {
 		selector, err := metav1.LabelSelectorAsSelector(in.Selector)
 		switch {
@@ -140,16 +115,10 @@ func eppRequests(pool string) string {
 		either("inference_pool", "=", pickerFlowQueue), either("inference_pool", "!=", pickerFlowQueue), ready)
 }
 
-// The metrics of a picker, by their current and their deprecated names.
-var (
-	pickerQueue     = []string{"llm_d_epp_average_queue_size", "inference_pool_average_queue_size"}
-	pickerRunning   = []string{"llm_d_epp_average_running_requests", "inference_pool_average_running_requests"}
-	pickerEndpoints = []string{"llm_d_epp_ready_endpoints", "inference_pool_ready_pods"}
-	pickerFlowQueue = []string{"llm_d_epp_flow_control_queue_size", "inference_extension_flow_control_queue_size"}
-)
-
-// dynamoInFlight is the metric of Dynamo's frontends.
-const dynamoInFlight = "dynamo_frontend_inflight_requests"
+// dynamoSelectors returns the selector of the pods that Dynamo's operator labels as frontends.
+func dynamoSelectors(string) []labels.Selector {
+	return []labels.Selector{labels.SelectorFromSet(labels.Set{"nvidia.com/dynamo-component-type": "frontend"})}
+}
 
 // dynamoRequests returns the query for the requests of a model that Dynamo's frontends have
 // given to the engines and that are not complete: waiting and running ones.

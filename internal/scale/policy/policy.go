@@ -126,7 +126,7 @@ const needsWaking = "0 needs a signal that has a value at zero replicas, and a t
 // wakes reports whether one of the signals can ask for replicas when there are none.
 func wakes(signals []v1alpha1.Signal) bool {
 	return slices.ContainsFunc(signals, func(s v1alpha1.Signal) bool {
-		return (s.Query != nil || isGateway(s.Preset)) && s.Activation != nil
+		return (s.Query != nil || serverOf(s.Preset).isGateway()) && s.Activation != nil
 	})
 }
 
@@ -181,14 +181,15 @@ func numberDuplicateNames(signals []scale.Signal) {
 
 // compileSignal appends one signal of the spec, or the signals of its preset.
 func (c *Compiled) compileSignal(in *v1alpha1.Signal, workload string, path *field.Path) *field.Error {
-	if err := checkOneSource(in, path); err != nil {
+	row := serverOf(in.Preset)
+	if err := checkOneSource(in, row, path); err != nil {
 		return err
 	}
 	switch {
-	case isGateway(in.Preset):
-		return c.expandGateway(in, workload, path)
+	case row.isGateway():
+		return c.expandGateway(in, row, workload, path)
 	case in.Preset != "":
-		return c.expandPreset(in, path)
+		return c.expandPreset(in, row, path)
 	}
 	if in.Target == nil {
 		return field.Required(path.Child("target"), "set the value that the signal should have")
@@ -217,7 +218,7 @@ func (c *Compiled) compileSignal(in *v1alpha1.Signal, workload string, path *fie
 
 // checkOneSource checks that a signal has exactly one source, and only fields that
 // belong to it.
-func checkOneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
+func checkOneSource(in *v1alpha1.Signal, row *server, path *field.Path) *field.Error {
 	n := 0
 	for _, is := range []bool{in.GPU != nil, in.Pods != nil, in.Query != nil, in.Preset != ""} {
 		if is {
@@ -233,13 +234,13 @@ func checkOneSource(in *v1alpha1.Signal, path *field.Path) *field.Error {
 		return field.Forbidden(path.Child("scheme"), "scheme and tls of the signal are for presets; set pods.scheme and pods.tls instead")
 	case in.Preset == "" && in.SLO != nil:
 		return field.Forbidden(path.Child("slo"), "an slo needs a preset, which names the server's latency metrics")
-	case in.Query == nil && !isGateway(in.Preset) && in.Activation != nil:
+	case in.Query == nil && !row.isGateway() && in.Activation != nil:
 		return field.Forbidden(path.Child("activation"), "an activation needs a signal that has a value at zero replicas: a query")
-	case in.Pool != "" && in.Preset != v1alpha1.PresetEPP:
+	case in.Pool != "" && (!row.isGateway() || row.gateway.byModel):
 		return field.Forbidden(path.Child("pool"), "is for the preset epp")
-	case in.Selector != nil && !isGateway(in.Preset):
+	case in.Selector != nil && !row.isGateway():
 		return field.Forbidden(path.Child("selector"), "is for the presets epp and dynamo; other signals read the workload's own pods")
-	case in.Model != "" && in.Preset != v1alpha1.PresetDynamo:
+	case in.Model != "" && (!row.isGateway() || !row.gateway.byModel):
 		return field.Forbidden(path.Child("model"), "is for the preset dynamo")
 	}
 	return nil

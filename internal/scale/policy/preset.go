@@ -5,7 +5,6 @@ package policy
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,18 +27,6 @@ const (
 	defaultKVCache = 80
 )
 
-// preset holds the metrics of an inference server. running and waiting count
-// requests; kvCache is a share from 0 to 1, nil if the server does not expose it.
-type preset struct {
-	running, waiting, kvCache Term
-	queues                    []Term // further requests, of some of the servers only
-	pace                      *Pace  // nil: the server exposes no inter-token latency, or only per request
-	misses                    *missMetrics
-	arrived, completed        Term // request counters; nil: the server has none, or counts some requests twice
-	awake                     Term // the number of engines that do not sleep; nil: the server has no such state
-	port                      Port
-}
-
 // newPace returns the pace from the first of the inter-token histograms that a
 // server exposes, and from its histogram of the time to the first token.
 func newPace(first string, histograms ...string) *Pace {
@@ -58,64 +45,6 @@ func sumAndCount(histograms ...string) (sum, count Term) {
 	return sum, count
 }
 
-// presets returns the supported servers. Metric names of current releases come
-// before those of older ones. docs/gpuautoscaler.md names the sources.
-func presets() map[v1alpha1.Preset]preset {
-	vllm := preset{
-		running: Term{{Name: "vllm:num_requests_running"}},
-		waiting: Term{{Name: "vllm:num_requests_waiting"}},
-		kvCache: Term{{Name: "vllm:kv_cache_usage_perc", Max: true}, {Name: "vllm:gpu_cache_usage_perc", Max: true}},
-		pace:    newPace("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-		misses: &missMetrics{
-			ended: []string{"vllm:request_success_total", "vllm:e2e_request_latency_seconds_count"},
-			abortedBy: Term{
-				{Name: "vllm:request_success_total", Label: "finished_reason", Value: "abort"},
-				{Name: "vllm:request_success_total", Label: "finished_reason", Value: "error"},
-			},
-			first: "vllm:time_to_first_token_seconds", ofRequests: "vllm:request_time_per_output_token_seconds",
-			ofTokens:     []string{"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"},
-			promptTokens: "vllm:prompt_tokens_total", outputTokens: "vllm:generation_tokens_total",
-		},
-		completed: Term{{Name: "vllm:request_success_total"}},
-		awake:     Term{{Name: "vllm:engine_sleep_state", Label: "sleep_state", Value: "awake", UpperBound: maxRequests}},
-		port:      Port{Default: 8000},
-	}
-	all := map[v1alpha1.Preset]preset{
-		v1alpha1.PresetVLLM: vllm,
-		v1alpha1.PresetSGLang: {
-			running: Term{{Name: "sglang:num_running_reqs", By: "dp_rank"}},
-			waiting: Term{{Name: "sglang:num_queue_reqs", By: "dp_rank"}},
-			queues:  sglangQueues(),
-			kvCache: Term{{Name: "sglang:token_usage", Max: true}},
-			pace:    newPace("sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
-			misses: &missMetrics{
-				ended: []string{"sglang:num_requests_total"}, aborted: "sglang:num_aborted_requests_total",
-				first: "sglang:time_to_first_token_seconds", ofTokens: []string{"sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"},
-				promptTokens: "sglang:prompt_tokens_total", outputTokens: "sglang:generation_tokens_total",
-			},
-			completed: Term{{Name: "sglang:num_requests_total"}},
-			port:      Port{Default: 30000},
-		},
-		v1alpha1.PresetTGI: {
-			running: Term{{Name: "tgi_batch_current_size"}},
-			waiting: Term{{Name: "tgi_queue_size"}},
-			arrived: Term{{Name: "tgi_request_count"}},
-			port:    Port{Default: 80},
-		},
-		v1alpha1.PresetTriton: {
-			running: append(Term{tensorRTGauge("request", "scheduled")}, append(slices.Clone(vllm.running), tritonRunning())...),
-			waiting: append(Term{tensorRTGauge("request", "waiting")}, append(slices.Clone(vllm.waiting), PodMetric{Name: "nv_inference_pending_request_count"})...),
-			pace:    vllm.pace, // of the vLLM backend; other backends expose none
-			misses:  vllm.misses,
-			port:    Port{Default: 8002, SeparateFromAPI: true},
-		},
-	}
-	for _, p := range all {
-		p.setRanges()
-	}
-	return all
-}
-
 // The upper bounds of the servers' values. A cache share that is counted in blocks
 // can exceed 1 by one block; a float64 counts exactly up to 2^53.
 const (
@@ -125,7 +54,7 @@ const (
 )
 
 // setRanges sets the upper bound of each metric. The lower bound is 0.
-func (p *preset) setRanges() {
+func (p *server) setRanges() {
 	set := func(upper float64, terms ...Term) {
 		for _, term := range terms {
 			for i := range term {
@@ -143,59 +72,18 @@ func (p *preset) setRanges() {
 	}
 }
 
-// sglangQueues returns the queues of SGLang's prefill and decode servers, whose requests are
-// neither running nor in the server's queue: on a prefill server those that wait for a decode
-// server, and those whose KV cache is being sent; on a decode server those that wait for room,
-// and those whose KV cache is on its way. Other servers do not have them, or have them as 0.
-func sglangQueues() (out []Term) {
-	for _, names := range [][]string{
-		{"num_prefill_bootstrap_queue_reqs", "num_prefill_prealloc_queue_reqs"},
-		{"num_prefill_inflight_queue_reqs", "num_prefill_infight_queue_reqs"},
-		{"num_decode_prealloc_queue_reqs"},
-		{"num_decode_transfer_queue_reqs"},
-	} {
-		var t Term
-		for _, name := range names {
-			t = append(t, PodMetric{Name: "sglang:" + name, By: "dp_rank", Optional: "sglang:" + names[0]})
-		}
-		out = append(out, t)
-	}
-	return out
-}
-
-// tensorRTGauge returns a gauge of Triton's TensorRT-LLM backend, which
-// distinguishes its counts by the value of a label.
-func tensorRTGauge(family, value string) PodMetric {
-	return PodMetric{Name: "nv_trt_llm_" + family + "_metrics", Label: family + "_type", Value: value}
-}
-
-// tritonRunning returns the mean number of requests in execution on Triton, which
-// has no gauge of them. Each request adds its inference time to a counter, so that
-// the rate of the counter, in seconds per second, is the number of running requests.
-func tritonRunning() PodMetric {
-	return PodMetric{Name: "nv_inference_compute_infer_duration_us", Rate: true, Factor: 1e-6}
-}
-
 // expandPreset appends the signals of a preset: the requests per replica, running
 // and waiting, and the use of the KV cache if the server exposes it. A target
 // applies to the requests. The queue is not a signal of its own: its length does not
 // determine the number of replicas, and a target for it would ask for far too many
 // replicas in every burst.
-func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Error {
-	p, ok := presets()[in.Preset]
-	if !ok {
-		return field.NotSupported(path.Child("preset"), in.Preset, slices.Sorted(slices.Values(slices.AppendSeq(gatewayPresets(), maps.Keys(presets())))))
+func (c *Compiled) expandPreset(in *v1alpha1.Signal, p *server, path *field.Path) *field.Error {
+	if p == nil {
+		return field.NotSupported(path.Child("preset"), in.Preset, Presets())
 	}
-	concurrency := float64(defaultConcurrency)
-	if in.Target != nil {
-		value, kind, err := parseTarget(in.Target, path.Child("target"))
-		if err != nil {
-			return err
-		}
-		if kind != scale.AverageValue {
-			return field.NotSupported(path.Child("target", "type"), in.Target.Type, []v1alpha1.TargetType{v1alpha1.AverageValue})
-		}
-		concurrency = value
+	concurrency, err := requestsPerReplica(in.Target, path.Child("target"))
+	if err != nil {
+		return err
 	}
 	limit, first, err := latencyLimits(in.SLO, p.pace, path.Child("slo"))
 	if err != nil {
@@ -234,6 +122,18 @@ func (c *Compiled) expandPreset(in *v1alpha1.Signal, path *field.Path) *field.Er
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, inPercent(p.kvCache))
 	}
 	return nil
+}
+
+// requestsPerReplica returns the target of a preset.
+func requestsPerReplica(t *v1alpha1.Target, path *field.Path) (float64, *field.Error) {
+	if t == nil {
+		return defaultConcurrency, nil
+	}
+	value, kind, err := parseTarget(t, path)
+	if err == nil && kind != scale.AverageValue {
+		err = field.NotSupported(path.Child("type"), t.Type, []v1alpha1.TargetType{v1alpha1.AverageValue})
+	}
+	return value, err
 }
 
 // withFirstToken returns a copy of the pace that has the time to the first token

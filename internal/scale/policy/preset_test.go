@@ -192,7 +192,7 @@ func TestSLO(t *testing.T) {
 
 // Whatever a preset reads has a range: no server has -1 or 1e30 requests.
 func TestPresetsHaveRanges(t *testing.T) {
-	for name, p := range presets() {
+	for _, p := range servers() {
 		terms := []Term{p.running, p.waiting, p.kvCache, p.arrived, p.completed}
 		if p.pace != nil {
 			terms = append(terms, p.pace.TokenSeconds, p.pace.Tokens, p.pace.FirstTokenSeconds, p.pace.FirstTokens)
@@ -200,7 +200,7 @@ func TestPresetsHaveRanges(t *testing.T) {
 		for _, term := range terms {
 			for _, m := range term {
 				if m.LowerBound != 0 || m.UpperBound <= 0 || m.UpperBound < 1e6 && !m.Max || m.Rate && m.UpperBound < 1e15 {
-					t.Errorf("%s: %s is between %g and %g", name, m.Key(), m.LowerBound, m.UpperBound)
+					t.Errorf("%s: %s is between %g and %g", p.preset, m.Key(), m.LowerBound, m.UpperBound)
 				}
 			}
 		}

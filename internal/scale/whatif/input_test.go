@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/facts"
 )
 
 // What is recorded of a decision is its inputs. For each type of target and each way to add up the replicas, Demand is what
@@ -20,7 +21,7 @@ func TestInputsAreReadAsTheEngineMakesThem(t *testing.T) {
 		d, _ := scale.Decide(scale.Policy{Min: 1, Max: 1000, MaxAge: 5 * time.Second, Signals: []scale.Signal{s}}, o, scale.State{}, now)
 		for _, step := range d.Steps {
 			if step.Rule == scale.RuleDemand {
-				return d.Inputs[0], step.Facts.Demand
+				return d.Inputs[0], step.Facts.(*facts.Demand).Demand
 			}
 		}
 		t.Fatalf("%+v asks for nothing: %+v", s, d)

@@ -21,7 +21,7 @@ type HolderPage struct {
 	Price float64   `json:"usdPerGPUHour,omitempty"` // if there is one for all GPUs
 	// Prices is the price list of the request, by which the costs are; empty: they are the controller's.
 	Prices string `json:"prices,omitempty"`
-	IdleCost
+	view.IdleCost
 	Holders []Holder `json:"holders"`
 }
 
@@ -35,48 +35,7 @@ type Holder struct {
 	// IdleSince is since when all of these GPUs are idle-held, as of view.GPU; zero: it is not known of all of them.
 	IdleSince   time.Time `json:"idleSince,omitzero"`
 	IdleAtLeast bool      `json:"idleAtLeast,omitempty"` // they may have been idle for longer
-	IdleCost
-}
-
-// IdleCost is what idle-held GPUs cost.
-type IdleCost struct {
-	// Cost is the USD an hour of those that have a price; nil: none has. Unpriced is the number of the others,
-	// which it lacks.
-	Cost     *float64 `json:"usdPerHour,omitempty"`
-	Unpriced float64  `json:"unpricedGPUs,omitempty"`
-	// SinceIdle is the USD that they have cost since they are idle-held, by the present prices; nil: not known of
-	// any. AtLeast means that it is a lower bound: some have no price, or may have been idle for longer.
-	SinceIdle *float64 `json:"usdSinceIdle,omitempty"`
-	AtLeast   bool     `json:"usdSinceIdleAtLeast,omitempty"`
-
-	cost, sinceIdle float64 // while they are added up
-}
-
-// add adds a share of a GPU with a price; nil: it has none.
-func (c *IdleCost) add(g *view.GPU, usd *float64, share float64, now time.Time) {
-	if c.AtLeast = c.AtLeast || usd == nil || g.IdleSince.IsZero() || g.IdleAtLeast; usd == nil {
-		c.Unpriced += share
-		return
-	}
-	c.cost += share * *usd // prices are above 0
-	if !g.IdleSince.IsZero() {
-		c.sinceIdle += share * *usd * max(0, now.Sub(g.IdleSince)).Hours()
-		c.SinceIdle = &c.sinceIdle
-	}
-}
-
-// sum sets what was added up.
-func (c *IdleCost) sum() {
-	if c.cost > 0 {
-		cost := c.cost
-		c.Cost = &cost
-	}
-	if c.SinceIdle == nil {
-		c.AtLeast = false
-		return
-	}
-	sinceIdle := c.sinceIdle
-	c.SinceIdle = &sinceIdle
+	view.IdleCost
 }
 
 const pageHolders = 100
@@ -93,8 +52,6 @@ func (x *scoped) idleHolders(prices, own *price.Table) HolderPage {
 	}
 	if own.Has() {
 		prices = own
-	} else {
-		own = nil
 	}
 	p = x.holders(prices.Has(), own)
 	p.Price, _ = prices.All()
@@ -107,7 +64,7 @@ func (x *scoped) idleHolders(prices, own *price.Table) HolderPage {
 // keptHolders is how many lists are kept, by prices.
 const keptHolders = 8
 
-// holders returns the pods that hold idle GPUs, with their costs by a price list; nil: by the controller's.
+// holders returns the pods that hold idle GPUs, with their costs by the viewer's own price list, as of view.PriceBy.
 func (x *scoped) holders(priced bool, own *price.Table) *HolderPage {
 	p := &HolderPage{Time: x.view.Time}
 	byPod := map[view.Owner]*Holder{}
@@ -116,22 +73,14 @@ func (x *scoped) holders(priced bool, own *price.Table) *HolderPage {
 			continue
 		}
 		n := &x.view.Nodes[i]
-		whole, known := 0.0, false
-		if own != nil {
-			whole, known = own.Of(n.Pool, n.Model)
-		}
+		priceOf := view.PriceBy(own, n.Pool, n.Model)
 		for j := range n.GPUs {
 			g := &n.GPUs[j]
 			if x.view.State(g) != view.Idle {
 				continue
 			}
-			usd := g.USDPerHour
-			if own != nil {
-				usd = nil
-			}
-			if known {
-				usd = g.Part(whole, n.Model)
-			}
+			usd := priceOf(g)
+			idle, atLeast := g.IdleFor(x.view.Time)
 			for _, o := range g.Owners {
 				key := view.Owner{Namespace: o.Namespace, Pod: o.Pod}
 				h := byPod[key]
@@ -142,8 +91,8 @@ func (x *scoped) holders(priced bool, own *price.Table) *HolderPage {
 				share := 1 / float64(len(g.Owners))
 				h.GPUs += share
 				if priced {
-					h.add(g, usd, share, x.view.Time)
-					p.add(g, usd, share, x.view.Time)
+					h.Add(usd, share, idle, atLeast)
+					p.Add(usd, share, idle, atLeast)
 				}
 				if g.HeldSince.Before(h.HeldSince) {
 					h.HeldSince = g.HeldSince
@@ -167,10 +116,10 @@ func (x *scoped) holders(priced bool, own *price.Table) *HolderPage {
 	})
 	first := make([]Holder, 0, pageHolders)
 	for _, h := range all[:min(len(all), pageHolders)] {
-		h.sum()
+		h.IdleCost = h.Sum()
 		first = append(first, *h)
 	}
-	p.sum()
+	p.IdleCost = p.Sum()
 	p.Holders, _ = view.Fit(first, pageHolders, bytesPage)
 	return p
 }

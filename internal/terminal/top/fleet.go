@@ -162,27 +162,13 @@ type Look struct {
 
 // usd is the price of a GPU's hour; nil: it has none.
 func (l *Look) usd(g *GPU) *float64 {
-	if !l.Prices.Has() {
-		return g.USDPerHour
-	}
-	usd, ok := l.Prices.Of(g.Pool, g.Model)
-	if !ok {
-		return nil
-	}
-	return g.Part(usd, g.Model)
+	return view.PriceBy(&l.Prices, g.Pool, g.Model)(&g.GPU)
 }
 
-// costs are the USD an hour of the held, the idle-held and the free GPUs: by the controller's prices or,
-// with prices of one's own, over the GPUs if all were read, else by the price of all GPUs.
+// costs are the USD an hour of the held, the idle-held and the free GPUs.
 func (f *Fleet) costs(l *Look) (held, idle, free sum) {
 	c := f.View.Fleet
-	if all, uniform := l.Prices.All(); !l.Prices.Has() {
-		return costsOf(&c)
-	} else if c.Cost = nil; f.View.Omitted.Nodes == 0 {
-		c.Cost = f.View.CostBy(&l.Prices)
-	} else if uniform {
-		c.Cost = &view.Cost{Held: all * float64(c.Allocated), Idle: all * float64(c.Idle), Free: all * float64(c.Free)}
-	}
+	c.Cost = f.View.CostBy(&l.Prices)
 	return costsOf(&c)
 }
 

@@ -237,12 +237,11 @@ func (f *Fleet) holdersJSON(look *Look, at map[string]int) []holderJSON {
 		if idle, ok := h.idleSeen().Value.(float64); ok {
 			x.IdleSeconds, x.IdleAtLeast = &idle, h.idleAtLeast
 		}
-		if h.cost.known > 0 {
-			x.USDPerHour, x.Unpriced = &h.cost.total, h.cost.unknown
+		cost := h.cost.Sum()
+		if x.USDPerHour = cost.Cost; cost.Cost != nil {
+			x.Unpriced = h.unpriced
 		}
-		if h.spent.known > 0 {
-			x.USDSinceIdle, x.SinceIdleAtLeast = &h.spent.total, h.spent.unknown > 0
-		}
+		x.USDSinceIdle, x.SinceIdleAtLeast = cost.SinceIdle, cost.AtLeast
 		list = append(list, x)
 	}
 	return pick(list, at, func(h *holderJSON) string { return ownerName(&view.Owner{Namespace: h.Namespace, Pod: h.Pod}) })

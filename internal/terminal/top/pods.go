@@ -3,6 +3,7 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +17,8 @@ type holder struct {
 	namespace, pod string
 	gpus           float64 // a shared GPU counts as its share
 	idle           float64
-	cost, spent    sum // USD an hour of the idle-held ones, and since they are idle
+	cost           view.IdleCost // of the idle-held ones, while it is added up
+	unpriced       int           // idle-held GPUs without a price
 	totals         totals
 	since          time.Time     // the oldest
 	idleFor        time.Duration // as idleFor of each of its idle-held GPUs, the shortest
@@ -63,15 +65,8 @@ func (h *holder) add(g *GPU, look *Look) {
 		}
 		h.idle += share
 		usd := look.usd(g)
-		if usd != nil {
-			part := share * *usd
-			if usd = &part; d > 0 {
-				spent := part * d.Hours()
-				h.spent.add(&spent)
-			}
-		}
-		h.cost.add(usd)
-		h.spent.unknown += boolInt(atLeast || usd == nil)
+		h.cost.Add(usd, share, cmp.Or(d, -1), atLeast)
+		h.unpriced += boolInt(usd == nil)
 	}
 	if s := g.HeldSince; !s.IsZero() && (h.since.IsZero() || s.Before(h.since)) {
 		h.since = s
@@ -102,7 +97,7 @@ func (g *GPU) idleFor(look *Look) (d time.Duration, atLeast bool) {
 	if g.State != view.Idle || g.IdleSince.IsZero() {
 		return look.Trends.IdleFor(g.UUID, look.Now), true
 	}
-	return max(0, look.Now.Sub(g.IdleSince)), g.IdleAtLeast
+	return g.GPU.IdleFor(look.Now)
 }
 
 // idleCell is for how long GPUs have been idle-held.
@@ -166,51 +161,58 @@ func (f *Fleet) waste(look *Look) Table {
 	if f.Holders != nil {
 		return f.mostWaste(t, look)
 	}
-	var all sum
+	var all view.IdleCost
 	for _, h := range f.holders(look) {
 		if h.idle == 0 {
 			continue
 		}
-		r := h.row()
+		r, cost := h.row(), h.cost.Sum()
 		r.Cells = []Cell{
 			text(r.ID), amount(h.idle).styled(Warn), amount(h.gpus), h.idleSeen(), h.held(look.Now), h.totals.memory.cell("%.0fG", 1024),
-			h.totals.watts.cell("%.0f", 1), h.cost.cell("%.2f", 1), h.spent.cell("%.2f", 1), text(strings.Join(h.nodes, ",")),
+			h.totals.watts.cell("%.0f", 1), usdCell(cost.Cost, cost.Unpriced > 0), usdCell(cost.SinceIdle, cost.AtLeast), text(strings.Join(h.nodes, ",")),
 		}
-		all = sum{all.total + h.spent.total, all.known + h.spent.known, all.unknown + h.spent.unknown}
+		all.AddAll(&h.cost)
 		t.Rows = append(t.Rows, r)
 	}
-	t.Total, t.Legend = len(t.Rows), wasteLegend(&all)
+	cost := all.Sum()
+	t.Total, t.Legend = len(t.Rows), wasteLegend(&cost)
 	return t
 }
 
 // wasteLegend explains the waste, with what all of it has cost.
-func wasteLegend(all *sum) string {
+func wasteLegend(all *view.IdleCost) string {
 	s := "IDLE FOR: since the last use of these GPUs; ≥: or more"
-	if all.known > 0 {
-		s += "; IDLE USD: the cost since each is idle, in all " + all.usd()
+	if all.SinceIdle != nil {
+		s += "; IDLE USD: the cost since each is idle, in all " + (&sum{*all.SinceIdle, 1, boolInt(all.AtLeast)}).usd()
 	}
 	return s
 }
 
+// usdCell is an amount of dollars, which may be more; nil: it is not known.
+func usdCell(usd *float64, atLeast bool) Cell {
+	if usd == nil {
+		return Cell{}
+	}
+	return (&sum{*usd, 1, boolInt(atLeast)}).cell("%.2f", 1)
+}
+
 // mostWaste are the pods that the controller named. What else they hold was not read.
 func (f *Fleet) mostWaste(t Table, look *Look) Table {
-	usd := func(v *float64, atLeast bool) (s sum) {
-		if v != nil && f.Holders.Prices == look.Prices.String() {
-			s = sum{*v, 1, boolInt(atLeast)}
+	counted := func(c *view.IdleCost) *view.IdleCost { // by an older controller's prices: not known
+		if f.Holders.Prices != look.Prices.String() {
+			return &view.IdleCost{}
 		}
-		return s
+		return c
 	}
-	all := usd(f.Holders.SinceIdle, f.Holders.AtLeast)
-	t.Total, t.Legend = f.Holders.Total, wasteLegend(&all)
+	t.Total, t.Legend = f.Holders.Total, wasteLegend(counted(&f.Holders.IdleCost))
 	for i := range f.Holders.Holders {
 		x := &f.Holders.Holders[i]
 		h := holder{namespace: x.Namespace, pod: x.Pod, idle: x.GPUs, since: x.HeldSince, idleAtLeast: x.IdleAtLeast, nodes: []string{x.Node}}
 		if !x.IdleSince.IsZero() {
 			h.idleFor = max(0, look.Now.Sub(x.IdleSince))
 		}
-		h.cost, h.spent = usd(x.Cost, x.Unpriced > 0), usd(x.SinceIdle, x.AtLeast)
-		r := h.row()
-		r.Cells = []Cell{text(r.ID), amount(h.idle).styled(Warn), {}, h.idleSeen(), h.held(look.Now), {}, {}, h.cost.cell("%.2f", 1), h.spent.cell("%.2f", 1), text(x.Node)}
+		r, cost := h.row(), counted(&x.IdleCost)
+		r.Cells = []Cell{text(r.ID), amount(h.idle).styled(Warn), {}, h.idleSeen(), h.held(look.Now), {}, {}, usdCell(cost.Cost, cost.Unpriced > 0), usdCell(cost.SinceIdle, cost.AtLeast), text(x.Node)}
 		t.Rows = append(t.Rows, r)
 	}
 	return t

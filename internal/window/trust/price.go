@@ -18,25 +18,20 @@ func (d *Devices) Priced() bool { return d.prices.Has() }
 // price, or its share of a GPU is not known.
 func (d *Devices) PriceOf(node string, device *series.DeviceWindow, pod *corev1.Pod) *float64 {
 	about := d.About(node)
-	if !price.IsInstance(device.Device) {
-		return about.USDPerHour
-	}
-	_, usd := about.Instance(device.Slices, pod)
-	return usd
+	return price.Part(device.Device, about.Share(device.Device, device.Slices, pod), about.Model, about.USDPerHour)
 }
 
-// Instance returns the share of a GPU that a MIG instance is, and the USD of its hour; 0 and nil: they
-// are not known. Without its slices, from its exporter, it is the mean of the instances of its pod.
-func (a *About) Instance(slices int, pod *corev1.Pod) (share float64, usd *float64) {
-	ok := slices > 0
-	if share = price.Share(slices, a.Model); !ok {
-		share, ok = shareOf(a.Model, pod)
+// Share returns the share of a GPU that a MIG instance is; 0: it is no instance, or it is not known.
+// Without its slices, from its exporter, it is the mean of the instances of its pod.
+func (a *About) Share(device string, slices int, pod *corev1.Pod) (share float64) {
+	switch {
+	case !price.IsInstance(device):
+		return 0
+	case slices > 0:
+		return price.Share(slices, a.Model)
 	}
-	if ok && a.USDPerHour != nil {
-		part := share * *a.USDPerHour
-		usd = &part
-	}
-	return share, usd
+	share, _ = shareOf(a.Model, pod)
+	return share
 }
 
 // migResource is the prefix of the resources that count MIG instances of one profile.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/gpu/price"
 )
 
 // The limits of a view. They keep it below 300 kB for any fleet size and any length
@@ -113,7 +112,7 @@ func (n *NodeSummary) count(g *GPU, staleAfter time.Duration) {
 	if len(g.Owners) > 0 {
 		n.Allocated++
 	}
-	n.cost.count(g, state)
+	n.cost.count(g, state, g.USDPerHour)
 	cell := byte('.')
 	switch state {
 	case Stale:
@@ -140,61 +139,6 @@ func (n *NodeSummary) used(utilization float64) byte {
 	n.sum += utilization
 	n.fresh++
 	return '0' + byte(min(4, max(0, utilization/20)))
-}
-
-// count adds a GPU that is allocated or free.
-func (c *Cost) count(g *GPU, state State) {
-	to := func(sum *float64, unpriced *int) {
-		if g.USDPerHour == nil {
-			*unpriced++
-		} else {
-			*sum += *g.USDPerHour
-		}
-	}
-	switch {
-	case state == Free:
-		to(&c.Free, &c.FreeUnpriced)
-	case len(g.Owners) > 0:
-		to(&c.Held, &c.Unpriced)
-	}
-	if state == Idle {
-		to(&c.Idle, &c.IdleUnpriced)
-	}
-}
-
-// CostBy returns what the GPUs of the view cost by a price list; nil: none has a price.
-func (v *View) CostBy(prices *price.Table) *Cost {
-	var c Cost
-	for i := range v.Nodes {
-		n := &v.Nodes[i]
-		whole, ok := prices.Of(n.Pool, n.Model)
-		for j := range n.GPUs {
-			g := n.GPUs[j]
-			if g.USDPerHour = nil; ok {
-				g.USDPerHour = g.Part(whole, n.Model)
-			}
-			c.count(&g, v.State(&g))
-		}
-	}
-	return c.known()
-}
-
-// known returns the cost; nil: no GPU has a price. Prices are above 0.
-func (c *Cost) known() *Cost {
-	if c.Held+c.Free == 0 {
-		return nil
-	}
-	known := *c
-	return &known
-}
-
-func (c *Cost) add(o *Cost) {
-	c.Held += o.Held
-	c.Idle += o.Idle
-	c.Unpriced += o.Unpriced
-	c.IdleUnpriced += o.IdleUnpriced
-	c.Free += o.Free
-	c.FreeUnpriced += o.FreeUnpriced
 }
 
 // add adds a node's counts.

@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
@@ -83,18 +82,6 @@ type Counts struct {
 	sum   float64 // the sum of those utilisations
 	fresh int     // their number
 	cost  Cost    // before it is known whether any GPU has a price
-}
-
-// Cost is what GPUs cost an hour.
-type Cost struct {
-	Held     float64 `json:"usdPerHour"`             // of the allocated GPUs that have a price
-	Idle     float64 `json:"idleHeldUSDPerHour"`     // of these, of the idle-held ones
-	Unpriced int     `json:"unpricedGPUs,omitempty"` // allocated GPUs without a price, which the sums lack
-	// IdleUnpriced are the idle-held ones of these.
-	IdleUnpriced int `json:"unpricedIdleHeldGPUs,omitempty"`
-	// Free is what the free GPUs cost that have a price: they are not in Held. FreeUnpriced are the others.
-	Free         float64 `json:"freeUSDPerHour,omitempty"`
-	FreeUnpriced int     `json:"unpricedFreeGPUs,omitempty"`
 }
 
 // Hottest is the GPU with the highest fresh temperature.
@@ -181,21 +168,6 @@ type GPU struct {
 	Lost bool `json:"lost,omitempty"`
 	// Age is the age of the newest value, in ns. Above View.MaxAge, no value counts.
 	Age time.Duration `json:"age"`
-}
-
-// Part returns the price of the GPU where a whole one of this model costs usd; nil: it is a MIG instance
-// whose share is not known.
-func (g *GPU) Part(usd float64, model string) *float64 {
-	if price.IsInstance(g.UUID) {
-		share, ok := price.ModelShare(model)
-		if g.Share > 0 {
-			share, ok = g.Share, true
-		}
-		if usd *= share; !ok {
-			return nil
-		}
-	}
-	return &usd
 }
 
 // Owner is a pod that holds a GPU.

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/promise"
+)
+
+// The demand of a signal is an equation: numbers, rule, result.
+func TestDemandSentences(t *testing.T) {
+	mostOf := int32(0)
+	f := func(after int32, signal string, d Demand, want string) {
+		t.Helper()
+		if got := Sentence(&d, Change{Signal: signal, After: after, MostOf: mostOf}); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	f(4, "Utilization", Demand{Reading: Reading{Unit: "%", Value: 97, Serving: 2}, Target: 60, Fresh: 2, Demand: 3.23, Mean: 3.23},
+		"Utilization: 2 serving × 97 % ÷ target 60 % = 4 replicas")
+	mostOf = 2
+	f(1, "SMActive", Demand{Reading: Reading{Unit: "ratio", Value: 0.3, Serving: 2}, Target: 0.6, Fresh: 2, Demand: 1, Mean: 1},
+		"SMActive: 2 serving × 0.3 ÷ target 0.6 = 1 replica, the most of 2 signals")
+	mostOf = 0
+	f(5, "Utilization", Demand{Reading: Reading{Unit: "%", Value: 97, Serving: 2}, Target: 60, Fresh: 2, Demand: 3.23, Mean: 4.1, Averaged: true, Window: 30 * time.Second},
+		"Utilization: 2 serving × 97 % ÷ target 60 % = 3.23, 4.1 on average over 30 s: 5 replicas")
+	f(8, "Utilization", Demand{Reading: Reading{Unit: "%", Value: 5, Serving: 10}, Target: 60, Fresh: 3, Demand: 0.25, Mean: 0.25},
+		"Utilization: 3 of 10 serving × 5 % ÷ target 60 % = 0.25, 7 without a value counted at target: 8 replicas")
+	f(3, "sum(backlog)", Demand{Reading: Reading{Value: 12}, Target: 5, Total: true, Demand: 2.4, Mean: 2.4},
+		"sum(backlog): 12 ÷ target 5 per replica = 3 replicas")
+	f(5, "depth", Demand{Reading: Reading{Value: 12, Serving: 2}, Target: 5, Total: true, Whole: true, Demand: 4.8, Mean: 4.8},
+		"depth: 2 serving × 12 ÷ target 5 = 5 replicas")
+
+	planned := Demand{Plan: &Plan{Objective: 0.99, Busy: 1.2, Highest: 1.5, Window: 10 * time.Minute, BusyTarget: 0.3}, Demand: 5, Mean: 5}
+	f(5, "vllm requests", planned, "vllm requests: the load keeps 1.2 replicas busy, at most 1.5 within 10 min; 99 % within the limits take replicas that are busy to 30 % = 5 replicas")
+	planned.Plan.Missed = promise.Misses{Planned: 0.004, Starting: 0.0035, Server: 0.0001}
+	f(5, "vllm requests", planned, "vllm requests: the load keeps 1.2 replicas busy, at most 1.5 within 10 min; 99 % within the limits take replicas that are busy to 30 % = 5 replicas; "+
+		"0.76 % of the last day missed a limit: 0.4 % as planned, 0.35 % while replicas started")
+
+	batch := &Batch{Load: 1.4}
+	requests := Demand{Reading: Reading{Value: 22.1, Serving: 2}, Target: 8, Fresh: 2, Batch: batch, Demand: 2.8, Mean: 2.8}
+	f(3, "vllm requests", requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, no arrival rate")
+	batch.Arrivals = 5.2
+	f(3, "vllm requests", requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
+		"5.2 requests/s arrive, capacity in requests/s not learned yet")
+	batch.Capacity, batch.LearnedFrom = 2.6, 14*time.Minute
+	f(3, "vllm requests", requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
+		"5.2 requests/s ÷ 2.6 per replica = 2, learned from 14 min of traffic")
+	batch.Arrivals = 31
+	f(3, "vllm requests", requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
+		"31.0 requests/s ÷ 2.6 per replica = 11.9, learned from 14 min of traffic, not used yet")
+	batch.Arriving, requests.Demand, mostOf = true, 11.92, 2
+	f(12, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica = 12 replicas (22.1 in flight per replica, target 8), "+
+		"capacity learned from 14 min of traffic, the most of 2 signals")
+	requests.TargetLearned, requests.Target, batch.LearnedFrom, mostOf = true, 12.5, 0, 1
+	f(12, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica = 12 replicas (22.1 in flight per replica, learned target 12.5), capacity learned earlier")
+	batch.Limited, batch.LearnedFrom = true, 40*time.Second
+	f(6, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica, limited to twice the demand of the requests in flight: 6 replicas "+
+		"(22.1 in flight per replica, learned target 12.5), capacity learned from 40 s of traffic")
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package facts has the numbers behind the steps of a decision: a type for each rule, with its
+// sentence for a person on call. Like package scale it is pure.
+package facts
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/words"
+)
+
+// Facts are the numbers behind one step: one of the types of this package.
+type Facts interface{ sentence(c Change) string }
+
+// Sentence describes a step for a person on call. Status, events, the web page and the CLI show it.
+func Sentence(f Facts, c Change) string { return f.sentence(c) }
+
+// Change is what a step does to the wanted number of replicas.
+type Change struct {
+	Signal        string // empty: it is a step of the workload
+	Before, After int32
+	MostOf        int32 // as of scale.Step
+}
+
+func (c Change) instead() string { return fmt.Sprintf("%d instead of %d", c.After, c.Before) }
+
+func (c Change) most() string {
+	if c.MostOf > 1 {
+		return fmt.Sprintf(", the most of %d signals", c.MostOf)
+	}
+	return ""
+}
+
+// Replicas is a demand in whole replicas. It rounds up, ignoring the rounding error of a division.
+func Replicas(x float64) int32 {
+	const most = math.MaxInt32 / 2
+	if x > most || math.IsNaN(x) {
+		return most
+	}
+	return int32(max(0, math.Ceil(x-1e-9)))
+}
+
+// Pending are replicas that do not serve yet.
+type Pending struct {
+	Starting, Stuck int32         // Stuck: unschedulable, or starting for too long
+	Wait            time.Duration // until they serve; 0: not known
+}
+
+func (p Pending) String() string {
+	out := fmt.Sprintf("%d starting", p.Starting)
+	if p.Wait > 0 {
+		out += fmt.Sprintf(" (ready in about %s)", words.Duration(p.Wait))
+	}
+	if p.Stuck > 0 {
+		out += fmt.Sprintf(", %d stuck", p.Stuck)
+	}
+	return out
+}
+
+// The facts of replicas that start.
+type (
+	// NotServing are the replicas of a workload of which none serves.
+	NotServing struct{ Pending }
+	// Starting are replicas that were added: no other is removed while they start.
+	Starting struct{ Pending }
+	// Replaced are replicas that start in place of others of Of: others than they would be removed.
+	Replaced struct{ N, Of int32 }
+	// Rollout is a rollout during which too few replicas serve.
+	Rollout struct {
+		Serving int32
+		Pending
+	}
+)
+
+func (f NotServing) sentence(c Change) string {
+	return fmt.Sprintf("no replica serves yet, %s: keep %d", f.Pending, c.After)
+}
+
+func (f Starting) sentence(c Change) string {
+	return fmt.Sprintf("%s: keep %s until they serve", f.Pending, c.instead())
+}
+
+func (f Replaced) sentence(c Change) string {
+	return fmt.Sprintf("%s, and others would be removed: keep %s", words.Replaced(f.N, f.Of), c.instead())
+}
+
+func (f Rollout) sentence(c Change) string {
+	if f.Serving > 0 {
+		return fmt.Sprintf("a rollout is in progress and %d serve, %s: keep %s until enough do", f.Serving, f.Pending, c.instead())
+	}
+	return fmt.Sprintf("a rollout is in progress and no replica serves, %s: keep %s until one does", f.Pending, c.instead())
+}
+
+// Reading is the mean of a signal over the replicas that serve.
+type Reading struct {
+	Serving int32
+	Value   float64
+	Unit    string
+}
+
+func (r Reading) String() string {
+	return fmt.Sprintf("%d serving at %s (saturated", r.Serving, words.Quantity(r.Value, r.Unit))
+}
+
+// The facts of a signal with values, beside Demand.
+type (
+	// Tolerance is the relative deviation from the target that changes nothing.
+	Tolerance float64
+	// Forecast is a demand once a new replica serves, after Wait.
+	Forecast struct {
+		Demand float64
+		Wait   time.Duration
+	}
+	// Saturated is a signal at its ceiling, which asks for a probe.
+	Saturated struct{ Reading }
+	// Awaited are starting replicas that a signal at its ceiling waits for.
+	Awaited struct {
+		Reading
+		Pending
+	}
+	// Reduced is a signal at its ceiling because of a rollout.
+	Reduced struct{ Reading }
+	// Draining is how long new replicas still process a backlog.
+	Draining time.Duration
+	// Measuring is a signal whose cost of a token is not known yet.
+	Measuring struct{}
+	// Settling is a load that is not spread over the replicas yet.
+	Settling struct{}
+	// Partial are the serving replicas with a value.
+	Partial struct {
+		Fresh, Serving int32
+		Without        string // a replica that should have one, and has none
+	}
+)
+
+func (f Tolerance) sentence(c Change) string {
+	return fmt.Sprintf("%s is within %s of its target: no change from %d", c.Signal, words.Percent(float64(f)), c.After)
+}
+
+func (f Forecast) sentence(c Change) string {
+	return fmt.Sprintf("%s is forecast to need %s replicas in %s, when a new replica serves: %d", c.Signal, words.Quantity(f.Demand, ""), words.Duration(f.Wait), c.After)
+}
+
+func (f Saturated) sentence(c Change) string {
+	return fmt.Sprintf("%s, the load may be higher): probe with %d", f.Reading, c.After)
+}
+
+func (f Awaited) sentence(c Change) string {
+	return fmt.Sprintf("%s), %s: keep %d until they serve", f.Reading, f.Pending, c.After)
+}
+
+func (f Reduced) sentence(c Change) string {
+	return fmt.Sprintf("%s), fewer than usual because of a rollout: %d, and no probe", f.Reading, c.After)
+}
+
+func (f Draining) sentence(c Change) string {
+	return fmt.Sprintf("new replicas still process the backlog of the saturation: keep %s for %s", c.instead(), words.Duration(time.Duration(f)))
+}
+
+func (Measuring) sentence(c Change) string {
+	return fmt.Sprintf("%s: the cost of a token is measured for a few seconds: keep %d", c.Signal, c.After)
+}
+
+func (Settling) sentence(c Change) string {
+	return fmt.Sprintf("the number of serving replicas has just changed: keep %s until the load has spread", c.instead())
+}
+
+func (f Partial) sentence(c Change) string {
+	without := ""
+	if f.Without != "" {
+		without = fmt.Sprintf(" (%s has none)", f.Without)
+	}
+	return fmt.Sprintf("only %d of %d serving replicas have a fresh value of %s%s: not below %d", f.Fresh, f.Serving, c.Signal, without, c.After)
+}
+
+// The facts of signals without values, of zero, and of the windows.
+type (
+	// Missing is how long no signal has had a value. Term is one that the formula needs.
+	Missing struct {
+		Term string
+		Wait time.Duration
+	}
+	// Fallback is how long no signal has had a value, when the policy says what to do.
+	Fallback time.Duration
+	// SignalFallback is how long one signal has had no value.
+	SignalFallback struct {
+		Wait time.Duration
+		Asks int32
+	}
+	// Active is a workload that leaves zero, or stays above it.
+	Active struct{}
+	// Inactive is a workload that goes to zero: after Wait of Window, if that is set.
+	Inactive struct{ Wait, Window time.Duration }
+	// Stabilization is a window that holds a number.
+	Stabilization struct {
+		Down         bool
+		Window, Wait time.Duration
+		Ago          time.Duration // since that many replicas were wanted; 0: not within Window
+	}
+)
+
+func (f Missing) sentence(c Change) string {
+	switch {
+	case c.Before != c.After:
+		return "a signal has no value: keep " + c.instead()
+	case f.Term != "":
+		return fmt.Sprintf("the formula needs %s, which has no value: keep %d", f.Term, c.After)
+	case f.Wait < time.Second: // of a new object, or a new leader
+		return fmt.Sprintf("no signal has a value yet, and missing data never scales down: keep %d", c.After)
+	}
+	return fmt.Sprintf("no signal has had a value for %s, and missing data never scales down: keep %d", words.Duration(f.Wait), c.After)
+}
+
+func (f Fallback) sentence(c Change) string {
+	return fmt.Sprintf("no signal has had a value for %s: missingData sets at least %d", words.Duration(time.Duration(f)), c.After)
+}
+
+func (f SignalFallback) sentence(c Change) string {
+	out := c.Signal + " has no value"
+	if f.Wait >= time.Second {
+		out = fmt.Sprintf("%s has had no value for %s", c.Signal, words.Duration(f.Wait))
+	}
+	if f.Asks == 0 && c.After == c.Before {
+		return out + ": its fallback lets the other signals decide"
+	}
+	return fmt.Sprintf("%s: its fallback asks for %s%s", out, words.Replicas(c.After), c.most())
+}
+
+func (Active) sentence(c Change) string {
+	return fmt.Sprintf("a signal is above its activation: at least %d", c.After)
+}
+
+func (f Inactive) sentence(Change) string {
+	if f.Wait > 0 {
+		return fmt.Sprintf("no signal is above its activation: keep 1 for %s of %s", words.Duration(f.Wait), words.Duration(f.Window))
+	}
+	return "no signal is above its activation: 0 replicas"
+}
+
+func (f Stabilization) sentence(c Change) string {
+	switch {
+	case f.Ago > 0:
+		return fmt.Sprintf("%d needed %s ago, and the window is %s: %s for %s more", c.After, words.Duration(f.Ago), words.Duration(f.Window), c.instead(), words.Duration(f.Wait))
+	case f.Down:
+		return fmt.Sprintf("the last %s are not known yet: %s for %s more", words.Duration(f.Window), c.instead(), words.Duration(f.Wait))
+	}
+	return fmt.Sprintf("no more than %d needed throughout the last %s: %s", c.After, words.Duration(f.Window), c.instead())
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/words"
+)
+
+// The facts of the rules that bound what the signals ask for.
+type (
+	// Rate is what the policies of the behavior allow within Window.
+	Rate struct {
+		Down   bool
+		Limit  int32
+		Window time.Duration
+	}
+	// Descent is the period of the default limit of scale-down steps.
+	Descent time.Duration
+	// Min is minReplicas.
+	Min int32
+	// Max is maxReplicas.
+	Max int32
+	// Budget is the number of GPUs that the workload may have.
+	Budget int32
+	// Disabled is a direction that is switched off: down, or else up.
+	Disabled bool
+	// Pair is what the partner wants.
+	Pair struct {
+		With                string
+		Wants, ForEachOfIts float64
+	}
+	// PairUnknown is the name of a partner. What it wants is not known.
+	PairUnknown string
+	// Idle is how long nobody has used the workload.
+	Idle time.Duration
+	// Forced is an override or a schedule, with its end.
+	Forced string
+	// SetToZero is a workload whose replicas others have set to 0.
+	SetToZero struct{}
+)
+
+func (f Min) sentence(c Change) string { return fmt.Sprintf("minReplicas is %d: %s", f, c.instead()) }
+
+func (f Max) sentence(c Change) string { return fmt.Sprintf("maxReplicas is %d: %s", f, c.instead()) }
+
+func (f Budget) sentence(c Change) string {
+	return fmt.Sprintf("the budget is %d GPUs: %s", f, c.instead())
+}
+
+func (f Disabled) sentence(c Change) string {
+	return fmt.Sprintf("scaling %s is disabled: %s", words.UpOrDown(bool(f)), c.instead())
+}
+
+func (f PairUnknown) sentence(c Change) string {
+	return fmt.Sprintf("what its pair %s wants is not known: keep %s", string(f), c.instead())
+}
+
+func (f Forced) sentence(c Change) string { return fmt.Sprintf("%s: %s", string(f), c.instead()) }
+
+func (f Rate) sentence(c Change) string {
+	return fmt.Sprintf("behavior allows %d within %s: %s", f.Limit, words.Duration(f.Window), c.instead())
+}
+
+func (f Descent) sentence(c Change) string {
+	return fmt.Sprintf("scale-down is limited to 20 %% of the replicas, at least one, per %s: %s", words.Duration(time.Duration(f)), c.instead())
+}
+
+func (f Pair) sentence(c Change) string {
+	return fmt.Sprintf("its pair %s wants %s, %s for each: %s", f.With, words.Quantity(f.Wants, ""), words.Quantity(f.ForEachOfIts, ""), c.instead())
+}
+
+func (f Idle) sentence(c Change) string {
+	return fmt.Sprintf("no GPU was active and no request in flight for %s: %s until somebody uses it", words.Duration(time.Duration(f)), c.instead())
+}
+
+func (SetToZero) sentence(c Change) string {
+	return fmt.Sprintf("the replicas were set to 0, and not by this controller: 0 instead of %d until they are set to 1 or more", c.Before)
+}
+
+// The facts of replicas that finish their requests before they are removed.
+type (
+	// Leaving are these replicas, and the time until the last one is removed.
+	Leaving struct {
+		N    int32
+		Left time.Duration
+	}
+	// Back are replicas that were leaving and serve again.
+	Back int32
+	// Ungated is a replica that is removed with its requests.
+	Ungated string
+	// Disruption is a PodDisruptionBudget that allows no removal; empty: they are not known.
+	Disruption string
+)
+
+func (f Leaving) sentence(c Change) string {
+	who := fmt.Sprintf("%d replicas finish their requests before they are", f.N)
+	if f.N == 1 {
+		who = "a replica finishes its requests before it is"
+	}
+	return fmt.Sprintf("%s removed, for at most %s: keep %s", who, words.Duration(f.Left), c.instead())
+}
+
+func (f Back) sentence(c Change) string {
+	if f == 1 {
+		return fmt.Sprintf("a replica that was to be removed serves again: %d", c.After)
+	}
+	return fmt.Sprintf("%d replicas that were to be removed serve again: %d", f, c.After)
+}
+
+func (f Ungated) sentence(Change) string {
+	return string(f) + " is removed with its requests: it does not declare the readiness gate gpupilot.dev/serving"
+}
+
+func (f Disruption) sentence(c Change) string {
+	if f == "" {
+		return "PodDisruptionBudgets cannot be read, and unknown is not allowed: keep " + c.instead()
+	}
+	return fmt.Sprintf("PodDisruptionBudget %s does not allow it now: keep %s", string(f), c.instead())
+}
