@@ -34,20 +34,11 @@ const (
 	minEventInterval = 30 * time.Second
 )
 
-// attempt holds the arguments of a decision, so that it can be repeated after a
-// conflict.
-type attempt struct {
-	policy scale.Policy
-	obs    scale.Observation
-	before scale.State
-	pods   []*corev1.Pod
-	now    time.Time
-}
-
 // actuate writes the decision. If the target was changed meanwhile, it reads the
 // target and decides again.
-func (w *workload) actuate(r *report, at *attempt) {
-	if !w.backoff.hasEnded(at.now) {
+func (w *workload) actuate(p *pass) {
+	r := p.r
+	if !w.backoff.hasEnded(p.At) {
 		r.obstacle = verdict{reasonScaleFailed, w.backoff.message}
 		return
 	}
@@ -68,19 +59,19 @@ func (w *workload) actuate(r *report, at *attempt) {
 			return
 		}
 		if d.Replicas < d.Current {
-			w.markVictims(ctx, r.target, d.Victims, at.pods)
+			w.markVictims(ctx, r.target, d.Victims, p.Units.Pods)
 		}
 		err := w.shared.deps.Scaler.Write(ctx, r.target, d.Replicas)
 		switch {
 		case err == nil:
-			w.recordScaled(r, observe.NewestReading(&at.obs))
+			w.recordScaled(r, observe.NewestReading(&p.Observation))
 			return
 		case !apierrors.IsConflict(err):
 			w.recordFailure(r, err)
 			return
 		}
 		w.shared.meters.RecordWrite(meters.Conflict)
-		if !w.decideAgain(ctx, r, at) {
+		if !w.decideAgain(ctx, p) {
 			return
 		}
 	}
@@ -107,18 +98,19 @@ func (w *workload) isUpToDate(ctx context.Context, r *report) bool {
 
 // decideAgain reads the target again after a conflict, and decides again if its
 // replicas changed. It reports whether the write should be retried.
-func (w *workload) decideAgain(ctx context.Context, r *report, at *attempt) bool {
+func (w *workload) decideAgain(ctx context.Context, p *pass) bool {
+	r := p.r
 	t, err := w.shared.deps.Scaler.Resolve(ctx, w.key.Namespace, r.object.Spec.ScaleTargetRef, true)
 	if err != nil {
 		w.recordFailure(r, err)
 		return false
 	}
 	r.target = &t
-	if t.Replicas == at.obs.Replicas {
+	if t.Replicas == p.Observation.Replicas {
 		return true
 	}
-	at.obs.Replicas = t.Replicas
-	d, after := scale.Decide(at.policy, at.obs, at.before, at.now)
+	p.Observation.Replicas = t.Replicas
+	d, after := scale.Decide(p.Policy, p.Observation, p.before, p.At)
 	w.state, r.decision = after, &d
 	return true
 }

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/drain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
@@ -122,6 +123,7 @@ type shared struct {
 	hpas    *target.HPAs
 	budgets drain.Disruptions
 	pairs   pairing.Index
+	fleet   *aspect.Fleet              // what the aspects of all workloads share
 	recalls sync.Mutex                 // see objective.Recorded
 	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
 	asking  map[string][]queries.Owner // by namespace, see askQueries; of the goroutine of discover
@@ -162,6 +164,7 @@ func New(cfg Config, deps Deps) *Controller {
 			cfg: cfg, deps: deps,
 			rivals:     target.NewRivals(),
 			hpas:       deps.Scaler.HPAs(deps.Live),
+			fleet:      aspect.NewFleet(aspect.Deps{Store: deps.Store, Devices: deps.Devices}),
 			rediscover: make(chan struct{}, 1),
 		},
 		workloads: map[types.NamespacedName]*workload{},

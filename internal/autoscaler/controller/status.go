@@ -255,12 +255,15 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	if r.blocked() || r.decision != nil && r.partner == nil {
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionPaired)
 	}
-	switch st.Idle = base.Idle; {
-	case r.decision != nil && r.idle != nil:
-		st.Idle = r.idle.Status()
-	case r.blocked() || r.plan != nil && r.plan.Policy.Idle.After == 0:
-		st.Idle = nil
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionIdle)
+	for i := range r.parts {
+		if p := &r.parts[i]; r.blocked() || p.Unasked {
+			for _, name := range p.Owns {
+				meta.RemoveStatusCondition(&st.Conditions, name)
+			}
+		}
+		if f := r.parts[i].Status; f != nil {
+			f(st, base)
+		}
 	}
 	switch st.Override = base.Override; {
 	case r.bounds != nil:
@@ -327,8 +330,8 @@ func conditionsOf(r *report) []metav1.Condition {
 	if r.draining != nil {
 		all = append(all, *r.draining)
 	}
-	if r.idle != nil {
-		all = append(all, r.idle.Condition())
+	for _, p := range slices.Backward(r.parts) {
+		all = append(all, p.Conditions...)
 	}
 	if r.partner != nil {
 		all = append(all, r.partner.Condition(r.decision))

@@ -127,7 +127,12 @@ func viewWorkload(r *report) view.Workload {
 			out.Signals = append(out.Signals, view.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
 		}
 	}
-	out.Override, out.Schedules, out.Objectives, out.Idle = r.bounds.Line(), r.bounds.Schedules(), objective.View(r.objectives), r.idle.Line()
+	out.Override, out.Schedules, out.Objectives = r.bounds.Line(), r.bounds.Schedules(), objective.View(r.objectives)
+	for i := range r.parts {
+		if f := r.parts[i].View; f != nil {
+			f(&out)
+		}
+	}
 	if b := r.bounds; b != nil {
 		out.Min, out.Max = b.Range()
 	}

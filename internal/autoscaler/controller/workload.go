@@ -13,17 +13,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/pairing"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/reclaim"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -34,7 +31,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/history"
-	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -78,7 +74,7 @@ type workload struct {
 	outage                outage
 	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
 	bounds                bounds.Keeper
-	reclaim               reclaim.Keeper
+	aspects               []aspect.Aspect
 	before                *v1alpha1.ReplicasBefore // nil: not recorded, or not known
 	mayRecord             bool                     // it only advised before
 	last                  *scale.Decision          // nil: an obstacle prevented it
@@ -115,6 +111,7 @@ func newWorkload(ctx context.Context, s *shared, route func(*workload, map[strin
 	w := &workload{
 		shared: s, route: route, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name},
 		wake: make(chan struct{}, 1), ended: make(chan struct{}), advised: -1,
+		aspects: s.fleet.Of(),
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	w.object.Store(a)
@@ -177,92 +174,6 @@ func (w *workload) run() {
 	}
 }
 
-// report is the result of one pass.
-type report struct {
-	at           time.Time
-	object       *v1alpha1.GPUAutoscaler
-	target       *target.Target // nil: not found
-	plan         *plan          // nil: invalid
-	decision     *scale.Decision
-	obstacle     verdict
-	podsProblem  string          // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
-	unread       string          // where a signal that has no value is read of the pods, and what was found there; empty: each has one
-	queryProblem string          // why a query has no new answer; empty: none has a problem
-	noRequests   string          // which query is 0/0; empty: none is
-	limited      *series.Limited // a target of its pods that reached a bound or the memory limit
-	serving      int32           // the target's serving pods, if no decision was made
-	starting     int32
-	early        bool // the first replica has just begun to serve, and its first values may be missing
-	pending      []v1alpha1.PendingStatus
-	learned      *v1alpha1.LearnedStartup
-	scaledAt     time.Time
-	hpa          *v1alpha1.OwnedHPA
-	state        scale.State
-	requests     []float64      // requests/s of each signal; NaN: unknown
-	bounds       *bounds.Report // nil: no decision was made
-	objectives   []objective.Report
-	record       []v1alpha1.RequestsRecord // of objectives
-	draining     *metav1.Condition         // nil: the spec has no drain
-	idle         *reclaim.Report           // nil: the spec has no idle, or no decision was made
-	before       *v1alpha1.ReplicasBefore
-	partner      *pairing.Partner // nil: it is in no pair, or no decision was made
-
-	contradictions []string // of exporters about the pods, see trust.Audit
-}
-
-// pass observes, decides and actuates once, and returns the duration of the decision.
-func (w *workload) pass(now time.Time) (spent time.Duration) {
-	a := w.object.Load()
-	r := &report{at: now, object: a}
-	if w.memory != nil {
-		w.state, w.memory = memory.Decode(w.memory, now), nil
-	}
-	w.restoreObjectives(a)
-	w.followBefore(a)
-	w.compile(a)
-	r.plan = w.plan.Load()
-	t, err := w.shared.deps.Scaler.Resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
-	if w.ctx.Err() != nil {
-		return 0
-	}
-	if err == nil {
-		r.target = &t
-		w.trackTarget(&t, now)
-	}
-	w.followHPA(a)
-	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
-		w.suspended = true
-		if r.obstacle.lasts() {
-			// Others may set the replicas meanwhile, and no signal is observed. Learned
-			// values are kept; the window starts again.
-			w.state = memory.ClearWindow(w.state)
-			w.removeHPA(r, true)
-		}
-		if err == nil {
-			r.serving, r.starting = w.countPods(&t)
-			w.shared.pairs.PublishAsIs(w.key, t.Replicas, now)
-		}
-	} else {
-		spent = w.decide(r, now)
-	}
-	r.learned, r.scaledAt, r.state, r.hpa = w.startup.Learned(), w.scaledAt, w.state, w.hpa.Status(a.Name)
-	w.last, r.before = r.decision, w.before
-	r.contradictions = w.shared.audit.Contradictions(w.pods)
-	r.limited = w.limitedTarget(now)
-	r.unread = w.describeUnread(r)
-	w.recordObstacle(r)
-	w.watchSignals(r)
-	w.watchSources(r)
-	w.recordInconsistency(r)
-	leading := w.shared.deps.Leading()
-	for _, n := range slices.Concat(w.bounds.Notices(r.bounds, r.decision, a, leading), w.reclaim.Notices(r.idle, leading)) {
-		w.record(a, n.Kind, n.Reason, "Scale", n.Note)
-	}
-	w.reportObjectives(r)
-	w.publish(r)
-	return spent
-}
-
 // compile compiles the spec if it has changed.
 func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	before := w.compiled
@@ -300,7 +211,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 			}
 		}
 	}
-	for _, f := range reclaim.Fields {
+	for _, f := range aspect.ActivityFields {
 		if at, ok := gpu.IndexOf(f); ok && p.Policy.Idle.After > 0 {
 			p.fields.Add(at)
 		}
@@ -330,99 +241,6 @@ func (w *workload) trackTarget(t *target.Target, now time.Time) {
 		w.selector.Store(&t.Selector)
 		w.shared.requestDiscovery()
 	}
-}
-
-// findObstacle returns the reason why no decision can be made, if there is one. err is
-// the error of resolving the target.
-func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err error) verdict {
-	switch {
-	case a.DeletionTimestamp != nil:
-		return verdict{reasonDeleting, "the GPUAutoscaler is being deleted and no longer sets replicas"}
-	case w.invalid != nil:
-		return verdict{reasonInvalid, w.invalid.Error()}
-	case errors.Is(err, target.ErrNotFound):
-		return verdict{reasonNoTarget, err.Error()}
-	case err != nil:
-		return verdict{reasonUnreadable, err.Error()}
-	}
-	if rival, ok := w.shared.rivals.Of(a, t.Key, w.hpa.Owned()...); ok {
-		return verdict{reasonOwned, t.String() + " is already scaled by " + rival.String() +
-			"; delete one of the two, or set actuation: Advise to get decisions without scaling"}
-	}
-	return verdict{}
-}
-
-// decide makes the decision of a pass for a workload without an obstacle.
-func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
-	began := time.Now()
-	t, p := r.target, r.plan
-	units := replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector)
-	pods := units.Pods
-	w.startup.Observe(pods)
-	w.updateRoutes(units.All())
-	pol := p.Policy
-	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, &t.Template, &units)
-	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
-		pol.Startup, pol.TypicalStartup = time.Duration(l.P95Seconds)*time.Second, w.startup.Typical()
-	}
-	unbounded := pol
-	r.bounds = w.bounds.Apply(&p.Compiled, &pol, r.object.Status.Override, now)
-	r.podsProblem, r.pending = w.podsProblem(p, pods), replica.Pending(pods)
-	reader := w.shared.readerAt(now, pol.MaxAge)
-	obs := reader.Observe(t.Replicas, &units, p.Sources)
-	obs.Totals, r.queryProblem, r.noRequests = w.shared.totals(w.key, r.object.Spec.Signals, p)
-	if pol.Idle.After > 0 {
-		reclaim.Reader{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices, Pods: reader}.Read(&obs, &units, p.Sources)
-	}
-	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
-		w.state = memory.Resume(w.state, gap)
-	}
-	w.suspended = false
-	if r.partner = w.shared.pairs.Of(w.key); r.partner != nil {
-		pol.Pair, obs.Partner = r.partner.Pair, r.partner.Wants
-	}
-	before := w.state
-	w.prepareDrain(&pol, &obs, r, &units)
-	d, after := scale.Decide(pol, obs, before, now)
-	spent = time.Since(began)
-	w.shared.meters.RecordDecision(&d, spent)
-	w.state, r.decision, r.requests = after, &d, requestRates(&obs)
-	w.shared.pairs.Publish(w.key, &pol, &d, p.Actuation == v1alpha1.ActuationAdvise)
-	w.objectives.Observe(&p.Compiled, pods, w.shared.deps.Store, now, pol.MaxAge)
-	w.state = w.learner.Learn(&unbounded, w.state, w.past(p), now)
-	r.early = w.isEarly(&d, now, pol.MaxAge)
-	w.drain(r, &pol, &obs, pods, now)
-	r.idle = w.reclaim.Observe(&pol, &d, r.object)
-	byHPA, leading := p.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading() && w.recordBefore(r)
-	free := byHPA || w.removeHPA(r, false)
-	switch {
-	case byHPA && leading:
-		w.actuateByHPA(r, pods)
-	case !d.Changes():
-		w.advised = -1
-	case p.Actuation == v1alpha1.ActuationAdvise:
-		w.recordAdvice(t, &d)
-	case leading && free && !byHPA:
-		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
-	}
-	return spent
-}
-
-// maxPause is the longest time between two decisions for which a workload counts as
-// observed without a gap.
-func (s *shared) maxPause() time.Duration { return max(memory.MaxGap, 3*s.cfg.Tick) }
-
-// isEarly reports whether the first replicas have served, or been observed, for less
-// than maxAge, so that their first values may not have arrived yet.
-func (w *workload) isEarly(d *scale.Decision, now time.Time, maxAge time.Duration) bool {
-	if d.Serving == 0 {
-		w.servingSince = time.Time{}
-		return false
-	}
-	if w.servingSince.IsZero() {
-		w.servingSince = now
-	}
-	return now.Sub(w.servingSince) < maxAge
 }
 
 // podsProblem returns the reason why a pods signal cannot be scraped from these pods:

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reclaim reads whether anybody uses a workload's replicas, and says when those that
-// nobody uses are removed: in a condition, in Events, in the status and on the page.
-package reclaim
+package aspect
 
 import (
 	"time"
@@ -26,12 +24,12 @@ const (
 	idleRatio = 0.005
 )
 
-// Fields are the GPUs' fields that say whether they are active: the first that a GPU has. MIG
+// ActivityFields are the GPUs' fields that say whether they are active: the first that a GPU has. MIG
 // instances have no utilisation.
-var Fields = []gpu.FieldID{gpu.GPUUtil, gpu.GREngineActive}
+var ActivityFields = []gpu.FieldID{gpu.GPUUtil, gpu.GREngineActive}
 
-// Reader reads whether replicas are in use at one moment.
-type Reader struct {
+// useReader reads whether replicas are in use at one moment.
+type useReader struct {
 	Store   *series.Store
 	Devices *trust.Devices
 	Pods    observe.Reader
@@ -39,7 +37,7 @@ type Reader struct {
 
 // Read sets Used of the observation's replicas. It is absent for a replica of which a GPU has
 // no value, or whose server counts requests and shows none: missing is not idle.
-func (v Reader) Read(o *scale.Observation, units *replica.Units, sources []policy.Source) {
+func (v useReader) Read(o *scale.Observation, units *replica.Units, sources []policy.Source) {
 	members := map[string][]*corev1.Pod{}
 	for i, pod := range units.Pods {
 		members[pod.Name] = units.Members(i)
@@ -64,7 +62,7 @@ func (v Reader) Read(o *scale.Observation, units *replica.Units, sources []polic
 }
 
 // gpusOf returns whether a GPU of these pods is active. Its time is zero if they hold none.
-func (v Reader) gpusOf(pods []*corev1.Pod) (out scale.Reading) {
+func (v useReader) gpusOf(pods []*corev1.Pod) (out scale.Reading) {
 	out.OK = len(pods) > 0
 	for _, pod := range pods {
 		n, known := v.Devices.InUse(pod)
@@ -77,10 +75,10 @@ func (v Reader) gpusOf(pods []*corev1.Pod) (out scale.Reading) {
 }
 
 // gpusOfPod returns whether one of the n GPUs of a pod is active.
-func (v Reader) gpusOfPod(pod *corev1.Pod, n int, known bool) scale.Reading {
+func (v useReader) gpusOfPod(pod *corev1.Pod, n int, known bool) scale.Reading {
 	holder := v.Devices.Holder(pod)
 	var seen map[string]scale.Reading
-	for _, f := range Fields {
+	for _, f := range ActivityFields {
 		var w series.Window
 		r := v.Store.FieldReader(f, v.Pods.Now, v.Pods.MaxAge)
 		r.WindowOn(&w, &holder, v.Pods.Now.Add(-lookBack))

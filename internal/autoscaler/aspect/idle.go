@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package reclaim
+package aspect
 
 import (
 	"fmt"
@@ -15,32 +15,62 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // maxPods bounds the names of the pods in a status.
 const maxPods = 8
 
-// Keeper follows whether one workload is in use. The zero Keeper is ready for use.
-type Keeper struct {
+// idle removes the replicas that nobody uses (spec.idle).
+type idle struct {
+	None
+	fleet   *Fleet
+	said    *idleReport           // about the last decision; nil: the spec has no idle
 	started bool                  // the stored status was read
 	warned  bool                  // the Event about the present idleness was recorded
 	asked   *v1alpha1.IdleRemoval // a scale-down that was decided and is not observed yet
 	removed *v1alpha1.IdleRemoval // the last one
 }
 
-// Report says whether a workload is in use. nil: the spec has no idle.
-type Report struct {
+// idleReport says whether a workload is in use.
+type idleReport struct {
 	decision  *scale.Decision
 	policy    scale.Policy
 	activated bool // a signal can end the idleness
 	removed   *v1alpha1.IdleRemoval
 }
 
-// Observe returns the report about a decision by a policy. a has the status that the previous
+// Prepare implements Aspect.
+func (k *idle) Prepare(p *Pass) {
+	if p.Policy.Idle.After > 0 {
+		useReader{Store: k.fleet.deps.Store, Devices: k.fleet.deps.Devices, Pods: p.Reader}.Read(&p.Observation, &p.Units, p.Plan.Sources)
+	}
+}
+
+// Decided implements Aspect.
+func (k *idle) Decided(p *Pass) { k.said = k.observe(&p.Policy, p.Decision, p.Object) }
+
+// Report implements Aspect.
+func (k *idle) Report(p *Pass) Part {
+	said := k.said
+	out := Part{Unasked: p.Plan != nil && p.Plan.Policy.Idle.After == 0, Owns: []string{v1alpha1.ConditionIdle}}
+	if p.Decision == nil || said == nil {
+		if !out.Unasked && !p.Blocked {
+			out.Status = func(st, last *v1alpha1.GPUAutoscalerStatus) { st.Idle = last.Idle }
+		}
+		return out
+	}
+	out.Conditions, out.Notices = []metav1.Condition{said.condition()}, k.notices(said, p.Leading())
+	out.Status = func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Idle = said.status() }
+	out.View = func(v *view.Workload) { v.Idle = said.line() }
+	return out
+}
+
+// observe returns the report about a decision by a policy. a has the status that the previous
 // leader wrote.
-func (k *Keeper) Observe(p *scale.Policy, d *scale.Decision, a *v1alpha1.GPUAutoscaler) *Report {
+func (k *idle) observe(p *scale.Policy, d *scale.Decision, a *v1alpha1.GPUAutoscaler) *idleReport {
 	if p.Idle.After <= 0 {
-		*k = Keeper{}
+		*k = idle{fleet: k.fleet}
 		return nil
 	}
 	if !k.started {
@@ -66,18 +96,16 @@ func (k *Keeper) Observe(p *scale.Policy, d *scale.Decision, a *v1alpha1.GPUAuto
 	case !u.Down:
 		k.asked = nil
 	}
-	r := &Report{decision: d, policy: *p, removed: k.removed}
+	r := &idleReport{decision: d, policy: *p, removed: k.removed}
 	for i := range p.Signals {
 		r.activated = r.activated || p.Signals[i].Activation != nil
 	}
 	return r
 }
 
-// Notices returns the Event that announces a scale-down, once for each.
-func (k *Keeper) Notices(r *Report, leading bool) []bounds.Notice {
+// notices returns the Event that announces a scale-down, once for each.
+func (k *idle) notices(r *idleReport, leading bool) []bounds.Notice {
 	switch {
-	case r == nil:
-		return nil
 	case !leading:
 		k.started = false // another leader records it
 		return nil
@@ -88,18 +116,18 @@ func (k *Keeper) Notices(r *Report, leading bool) []bounds.Notice {
 		return nil
 	}
 	k.warned = true
-	return []bounds.Notice{{Kind: corev1.EventTypeWarning, Reason: v1alpha1.ReasonIdleSoon, Note: r.Condition().Message}}
+	return []bounds.Notice{{Kind: corev1.EventTypeWarning, Reason: v1alpha1.ReasonIdleSoon, Note: r.condition().Message}}
 }
 
 // at is when replicas are removed, to the second.
-func (r *Report) at() time.Time {
+func (r *idleReport) at() time.Time {
 	return r.decision.Time.Add(r.decision.Idle.Left + time.Second - 1).Truncate(time.Second)
 }
 
-// Status returns the part of the status about a workload that nobody uses; nil: there is
+// status returns the part of the status about a workload that nobody uses; nil: there is
 // nothing to say.
-func (r *Report) Status() *v1alpha1.IdleStatus {
-	if r == nil || r.removed == nil && !r.decision.Idle.Soon {
+func (r *idleReport) status() *v1alpha1.IdleStatus {
+	if r.removed == nil && !r.decision.Idle.Soon {
 		return nil
 	}
 	out := &v1alpha1.IdleStatus{Removed: r.removed}
@@ -109,9 +137,9 @@ func (r *Report) Status() *v1alpha1.IdleStatus {
 	return out
 }
 
-// Condition returns ConditionIdle. Its message has no numbers of the load, because each
+// condition returns ConditionIdle. Its message has no numbers of the load, because each
 // change of it is written.
-func (r *Report) Condition() metav1.Condition {
+func (r *idleReport) condition() metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionIdle, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonIdleInUse}
 	p, u := r.policy.Idle, &r.decision.Idle
 	switch {
@@ -132,7 +160,7 @@ func (r *Report) Condition() metav1.Condition {
 }
 
 // back says how a workload gets its replicas back.
-func (r *Report) back() string {
+func (r *idleReport) back() string {
 	how := "To go on, scale it up, such as with kubectl scale --replicas=1"
 	switch {
 	case r.policy.Idle.To > 0:
@@ -150,17 +178,14 @@ func replicas(n int32) string {
 	return fmt.Sprintf("%d replicas stay", n)
 }
 
-// Line says that a workload is idle, for the page; empty: it is in use.
-func (r *Report) Line() string {
-	if r == nil {
-		return ""
-	}
+// line says that a workload is idle, for the page; empty: it is in use.
+func (r *idleReport) line() string {
 	u := &r.decision.Idle
 	switch {
 	case u.Down && r.removed != nil:
 		return fmt.Sprintf("%d replicas with %d GPUs were removed at %s: nobody used them for %s", r.removed.From-r.removed.To, r.removed.GPUs, policy.Clock(r.removed.Time.Time), length(r.policy.Idle.After))
 	case u.Down || u.Soon:
-		return r.Condition().Message
+		return r.condition().Message
 	}
 	return ""
 }

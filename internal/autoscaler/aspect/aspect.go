@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package aspect has the features of scaling: each is a file, and a line in Fleet.Of. The control loop of a workload knows
+// them by the interface Aspect only.
+package aspect
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+	"github.com/gpupilot/gpupilot/internal/window/trust"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// Aspect is a feature of scaling, with its state about one workload. The workload's goroutine calls it. An aspect that has
+// nothing to do in a step embeds None.
+type Aspect interface {
+	// Prepare changes the policy and the observation of a decision.
+	Prepare(p *Pass)
+	// Decided follows a decision, before it is written.
+	Decided(p *Pass)
+	// Report ends each pass, also one without a decision. It returns what the aspect says about it.
+	Report(p *Pass) Part
+}
+
+// None is an Aspect that does nothing.
+type None struct{}
+
+// Prepare implements Aspect.
+func (None) Prepare(*Pass) {}
+
+// Decided implements Aspect.
+func (None) Decided(*Pass) {}
+
+// Pass is one pass of a workload's control loop: observe, decide, actuate.
+type Pass struct {
+	At      time.Time
+	Object  *v1alpha1.GPUAutoscaler
+	Plan    *policy.Compiled // nil: the spec is invalid
+	Leading func() bool      // whether this replica writes
+	Blocked bool             // an obstacle that lasts prevented the decision; known in Report
+
+	// Of the decision. A write that conflicts with another one replaces it before Report.
+	Units       replica.Units
+	Reader      observe.Reader
+	Policy      scale.Policy
+	Observation scale.Observation
+	Decision    *scale.Decision // nil: an obstacle prevented it
+}
+
+// Part is what an aspect says about one pass. The status is written from it later: it neither changes nor keeps the Pass.
+type Part struct {
+	Unasked    bool               // the spec does not ask for the aspect
+	Owns       []string           // types of conditions that the status does not have if Unasked, or while the workload is blocked
+	Conditions []metav1.Condition // those that are not here stay as they are in the status
+	Notices    []bounds.Notice    // Events that are due
+	// Status sets the aspect's fields of a status; last is the one before it. nil: it has none.
+	Status func(st, last *v1alpha1.GPUAutoscalerStatus)
+	View   func(v *view.Workload) // sets its fields of the page; nil: it has none
+}
+
+// Deps holds the collaborators of the aspects.
+type Deps struct {
+	Store   *series.Store
+	Devices *trust.Devices
+}
+
+// Fleet is what the aspects of all workloads share.
+type Fleet struct{ deps Deps }
+
+// NewFleet makes a Fleet.
+func NewFleet(deps Deps) *Fleet { return &Fleet{deps: deps} }
+
+// Of returns the aspects of a new workload, in the order in which a pass calls them. Their conditions stand in the reverse
+// order.
+func (f *Fleet) Of() []Aspect {
+	return []Aspect{
+		&idle{fleet: f},
+	}
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/pairing"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
+	"github.com/gpupilot/gpupilot/internal/window/series"
+)
+
+// report is the result of one pass.
+type report struct {
+	at           time.Time
+	object       *v1alpha1.GPUAutoscaler
+	target       *target.Target // nil: not found
+	plan         *plan          // nil: invalid
+	decision     *scale.Decision
+	obstacle     verdict
+	podsProblem  string          // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
+	unread       string          // where a signal that has no value is read of the pods, and what was found there; empty: each has one
+	queryProblem string          // why a query has no new answer; empty: none has a problem
+	noRequests   string          // which query is 0/0; empty: none is
+	limited      *series.Limited // a target of its pods that reached a bound or the memory limit
+	serving      int32           // the target's serving pods, if no decision was made
+	starting     int32
+	early        bool // the first replica has just begun to serve, and its first values may be missing
+	pending      []v1alpha1.PendingStatus
+	learned      *v1alpha1.LearnedStartup
+	scaledAt     time.Time
+	hpa          *v1alpha1.OwnedHPA
+	state        scale.State
+	requests     []float64      // requests/s of each signal; NaN: unknown
+	bounds       *bounds.Report // nil: no decision was made
+	objectives   []objective.Report
+	record       []v1alpha1.RequestsRecord // of objectives
+	draining     *metav1.Condition         // nil: the spec has no drain
+	before       *v1alpha1.ReplicasBefore
+	partner      *pairing.Partner // nil: it is in no pair, or no decision was made
+	parts        []aspect.Part    // of the aspects, in their order
+
+	contradictions []string // of exporters about the pods, see trust.Audit
+}
+
+// pass observes, decides and actuates once, and returns the duration of the decision.
+func (w *workload) pass(now time.Time) (spent time.Duration) {
+	a := w.object.Load()
+	r := &report{at: now, object: a}
+	if w.memory != nil {
+		w.state, w.memory = memory.Decode(w.memory, now), nil
+	}
+	w.restoreObjectives(a)
+	w.followBefore(a)
+	w.compile(a)
+	r.plan = w.plan.Load()
+	p := &pass{Pass: aspect.Pass{At: now, Object: a, Leading: w.shared.deps.Leading}, r: r}
+	if r.plan != nil {
+		p.Plan = &r.plan.Compiled
+	}
+	t, err := w.shared.deps.Scaler.Resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
+	if w.ctx.Err() != nil {
+		return 0
+	}
+	if err == nil {
+		r.target = &t
+		w.trackTarget(&t, now)
+	}
+	w.followHPA(a)
+	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
+		w.suspended = true
+		if r.obstacle.lasts() {
+			// Others may set the replicas meanwhile, and no signal is observed. Learned
+			// values are kept; the window starts again.
+			w.state = memory.ClearWindow(w.state)
+			w.removeHPA(r, true)
+		}
+		if err == nil {
+			r.serving, r.starting = w.countPods(&t)
+			w.shared.pairs.PublishAsIs(w.key, t.Replicas, now)
+		}
+	} else {
+		spent = w.decide(p)
+	}
+	r.learned, r.scaledAt, r.state, r.hpa = w.startup.Learned(), w.scaledAt, w.state, w.hpa.Status(a.Name)
+	w.last, r.before = r.decision, w.before
+	r.contradictions = w.shared.audit.Contradictions(w.pods)
+	r.limited = w.limitedTarget(now)
+	r.unread = w.describeUnread(r)
+	w.recordObstacle(r)
+	w.watchSignals(r)
+	w.watchSources(r)
+	w.recordInconsistency(r)
+	for _, n := range w.bounds.Notices(r.bounds, r.decision, a, w.shared.deps.Leading()) {
+		w.record(a, n.Kind, n.Reason, "Scale", n.Note)
+	}
+	p.Decision, p.Blocked = r.decision, r.blocked()
+	for _, x := range w.aspects {
+		part := x.Report(&p.Pass)
+		for _, n := range part.Notices {
+			w.record(a, n.Kind, n.Reason, "Scale", n.Note)
+		}
+		r.parts = append(r.parts, part)
+	}
+	w.reportObjectives(r)
+	w.publish(r)
+	return spent
+}
+
+// findObstacle returns the reason why no decision can be made, if there is one. err is
+// the error of resolving the target.
+func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err error) verdict {
+	switch {
+	case a.DeletionTimestamp != nil:
+		return verdict{reasonDeleting, "the GPUAutoscaler is being deleted and no longer sets replicas"}
+	case w.invalid != nil:
+		return verdict{reasonInvalid, w.invalid.Error()}
+	case errors.Is(err, target.ErrNotFound):
+		return verdict{reasonNoTarget, err.Error()}
+	case err != nil:
+		return verdict{reasonUnreadable, err.Error()}
+	}
+	if rival, ok := w.shared.rivals.Of(a, t.Key, w.hpa.Owned()...); ok {
+		return verdict{reasonOwned, t.String() + " is already scaled by " + rival.String() +
+			"; delete one of the two, or set actuation: Advise to get decisions without scaling"}
+	}
+	return verdict{}
+}
+
+// pass is one pass, with what a repeated decision needs.
+type pass struct {
+	aspect.Pass
+	r      *report
+	before scale.State
+}
+
+// decide makes the decision of a pass for a workload without an obstacle.
+func (w *workload) decide(p *pass) (spent time.Duration) {
+	began, r, now := time.Now(), p.r, p.At
+	t, plan := r.target, r.plan
+	p.Units = replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector)
+	pods := p.Units.Pods
+	w.startup.Observe(pods)
+	w.updateRoutes(p.Units.All())
+	pol := &p.Policy
+	*pol = plan.Policy
+	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, &t.Template, &p.Units)
+	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
+		pol.Startup, pol.TypicalStartup = time.Duration(l.P95Seconds)*time.Second, w.startup.Typical()
+	}
+	unbounded := *pol
+	r.bounds = w.bounds.Apply(p.Plan, pol, r.object.Status.Override, now)
+	r.podsProblem, r.pending = w.podsProblem(plan, pods), replica.Pending(pods)
+	p.Reader = w.shared.readerAt(now, pol.MaxAge)
+	obs := &p.Observation
+	*obs = p.Reader.Observe(t.Replicas, &p.Units, plan.Sources)
+	obs.Totals, r.queryProblem, r.noRequests = w.shared.totals(w.key, r.object.Spec.Signals, plan)
+	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
+		w.state = memory.Resume(w.state, gap)
+	}
+	w.suspended = false
+	if r.partner = w.shared.pairs.Of(w.key); r.partner != nil {
+		pol.Pair, obs.Partner = r.partner.Pair, r.partner.Wants
+	}
+	for _, x := range w.aspects {
+		x.Prepare(&p.Pass)
+	}
+	w.prepareDrain(pol, obs, r, &p.Units)
+	p.before = w.state
+	d, after := scale.Decide(*pol, *obs, p.before, now)
+	spent = time.Since(began)
+	w.shared.meters.RecordDecision(&d, spent)
+	w.state, p.Decision, r.decision, r.requests = after, &d, &d, requestRates(obs)
+	w.shared.pairs.Publish(w.key, pol, &d, plan.Actuation == v1alpha1.ActuationAdvise)
+	w.objectives.Observe(p.Plan, pods, w.shared.deps.Store, now, pol.MaxAge)
+	w.state = w.learner.Learn(&unbounded, w.state, w.past(plan), now)
+	r.early = w.isEarly(&d, now, pol.MaxAge)
+	w.drain(r, pol, obs, pods, now)
+	for _, x := range w.aspects {
+		x.Decided(&p.Pass)
+	}
+	byHPA, leading := plan.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading() && w.recordBefore(r)
+	free := byHPA || w.removeHPA(r, false)
+	switch {
+	case byHPA && leading:
+		w.actuateByHPA(r, pods)
+	case !d.Changes():
+		w.advised = -1
+	case plan.Actuation == v1alpha1.ActuationAdvise:
+		w.recordAdvice(t, &d)
+	case leading && free && !byHPA:
+		w.actuate(p)
+	}
+	return spent
+}
+
+// maxPause is the longest time between two decisions for which a workload counts as
+// observed without a gap.
+func (s *shared) maxPause() time.Duration { return max(memory.MaxGap, 3*s.cfg.Tick) }
+
+// isEarly reports whether the first replicas have served, or been observed, for less
+// than maxAge, so that their first values may not have arrived yet.
+func (w *workload) isEarly(d *scale.Decision, now time.Time, maxAge time.Duration) bool {
+	if d.Serving == 0 {
+		w.servingSince = time.Time{}
+		return false
+	}
+	if w.servingSince.IsZero() {
+		w.servingSince = now
+	}
+	return now.Sub(w.servingSince) < maxAge
+}
