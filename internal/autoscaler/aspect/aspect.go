@@ -8,10 +8,12 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
@@ -42,11 +44,16 @@ func (None) Decided(*Pass) {}
 
 // Pass is one pass of a workload's control loop: observe, decide, actuate.
 type Pass struct {
+	Key     types.NamespacedName
 	At      time.Time
 	Object  *v1alpha1.GPUAutoscaler
+	Target  *target.Target   // nil: not found
 	Plan    *policy.Compiled // nil: the spec is invalid
 	Leading func() bool      // whether this replica writes
-	Blocked bool             // an obstacle that lasts prevented the decision; known in Report
+
+	// Known in Report.
+	Blocked bool             // an obstacle that lasts prevented the decision
+	Signals metav1.Condition // ConditionSignals
 
 	// Of the decision. A write that conflicts with another one replaces it before Report.
 	Units       replica.Units
@@ -74,7 +81,10 @@ type Deps struct {
 }
 
 // Fleet is what the aspects of all workloads share.
-type Fleet struct{ deps Deps }
+type Fleet struct {
+	Pairs Pairs
+	deps  Deps
+}
 
 // NewFleet makes a Fleet.
 func NewFleet(deps Deps) *Fleet { return &Fleet{deps: deps} }
@@ -83,6 +93,9 @@ func NewFleet(deps Deps) *Fleet { return &Fleet{deps: deps} }
 // order.
 func (f *Fleet) Of() []Aspect {
 	return []Aspect{
+		&bounding{},
+		&pair{fleet: f},
 		&idle{fleet: f},
+		rollout{},
 	}
 }

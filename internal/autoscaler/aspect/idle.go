@@ -116,7 +116,7 @@ func (k *idle) notices(r *idleReport, leading bool) []bounds.Notice {
 		return nil
 	}
 	k.warned = true
-	return []bounds.Notice{{Kind: corev1.EventTypeWarning, Reason: v1alpha1.ReasonIdleSoon, Note: r.condition().Message}}
+	return []bounds.Notice{{Kind: corev1.EventTypeWarning, Reason: v1alpha1.ReasonIdleSoon, Action: "Scale", Note: r.condition().Message}}
 }
 
 // at is when replicas are removed, to the second.

@@ -74,16 +74,11 @@ func (r *Report) Bounds() *v1alpha1.BoundsStatus {
 func (r *Report) Range() (low, high int32) { return r.bounds.MinReplicas, r.bounds.MaxReplicas }
 
 // Schedules returns the names of the active schedules.
-func (r *Report) Schedules() []string {
-	if r == nil {
-		return nil
-	}
-	return r.bounds.Schedules
-}
+func (r *Report) Schedules() []string { return r.bounds.Schedules }
 
 // Status returns the part of the status about the override; nil: the spec has none.
 func (r *Report) Status() *v1alpha1.OverrideStatus {
-	if r == nil || r.State == policy.NoOverride {
+	if r.State == policy.NoOverride {
 		return nil
 	}
 	return &v1alpha1.OverrideStatus{Since: metav1.Time{Time: r.Since.Truncate(time.Second)}, Until: metav1.Time{Time: r.Override.Until}}
@@ -91,7 +86,7 @@ func (r *Report) Status() *v1alpha1.OverrideStatus {
 
 // Line says what overrides the signals, for the page; empty: nothing does.
 func (r *Report) Line() string {
-	if r == nil || r.State != policy.Overridden {
+	if r.State != policy.Overridden {
 		return ""
 	}
 	o := &r.Override
@@ -132,15 +127,14 @@ func (r *Report) overridden(base []metav1.Condition) []metav1.Condition {
 }
 
 // Notice is an Event that is due.
-type Notice struct{ Kind, Reason, Note string }
+type Notice struct{ Kind, Reason, Action, Note string }
+
+const scales = "Scale" // the action of Events
 
 // Notices returns the Events about the start and the end of an override, and about
 // replicas that others set to 0: each once. a has the status that the previous leader
 // wrote.
 func (k *Keeper) Notices(r *Report, d *scale.Decision, a *v1alpha1.GPUAutoscaler, leading bool) (out []Notice) {
-	if r == nil || d == nil {
-		return nil
-	}
 	if !leading {
 		k.recorded, k.zero = "", false
 		return nil
@@ -150,10 +144,10 @@ func (k *Keeper) Notices(r *Report, d *scale.Decision, a *v1alpha1.GPUAutoscaler
 	} else if !k.zero {
 		k.zero = true
 		if c := meta.FindStatusCondition(a.Status.Conditions, zero.Type); c == nil || c.Reason != reasonDisabled {
-			out = append(out, Notice{corev1.EventTypeNormal, reasonDisabled, zero.Message})
+			out = append(out, Notice{corev1.EventTypeNormal, reasonDisabled, scales, zero.Message})
 		}
 	}
-	n := Notice{Kind: corev1.EventTypeNormal, Reason: reasonNone, Note: "the override was removed"}
+	n := Notice{Kind: corev1.EventTypeNormal, Reason: reasonNone, Action: scales, Note: "the override was removed"}
 	if all := r.overridden(nil); len(all) > 0 {
 		n.Reason, n.Note = all[0].Reason, all[0].Message
 	}

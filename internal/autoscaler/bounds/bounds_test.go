@@ -132,9 +132,6 @@ func TestScalingConditions(t *testing.T) {
 	f(silent, step(scale.RuleSetToZero, scale.Facts{}),
 		"ScalingActive False ScalingDisabled: the replicas were set to 0, and not by this controller: they stay 0. To go on, set 1 or more, such as with kubectl scale --replicas=1",
 		"ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
-	if got := Conditions(nil, &scale.Decision{}, readable, nil); got != nil {
-		t.Errorf("without bounds: %v", got)
-	}
 }
 
 func TestNotable(t *testing.T) {

@@ -29,12 +29,9 @@ const (
 // Names are the types of the conditions that Conditions returns.
 var Names = []string{v1alpha1.ConditionScalingActive, v1alpha1.ConditionScalingLimited, v1alpha1.ConditionOverridden}
 
-// Conditions returns the conditions about what the replicas follow and what limits them;
-// none without a decision. signals is ConditionSignals.
+// Conditions returns the conditions about what the replicas follow and what limits them.
+// signals is ConditionSignals.
 func Conditions(r *Report, d *scale.Decision, signals metav1.Condition, base []metav1.Condition) []metav1.Condition {
-	if r == nil || d == nil {
-		return nil
-	}
 	return append([]metav1.Condition{active(d, signals), limited(d)}, r.overridden(base)...)
 }
 

@@ -30,7 +30,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/pairing"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
@@ -122,7 +121,6 @@ type shared struct {
 	gates   *drain.Gates
 	hpas    *target.HPAs
 	budgets drain.Disruptions
-	pairs   pairing.Index
 	fleet   *aspect.Fleet              // what the aspects of all workloads share
 	recalls sync.Mutex                 // see objective.Recorded
 	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
@@ -286,7 +284,7 @@ func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unst
 	compiled, invalid := policy.Compile(a)
 	before, after := c.rivals.SetAutoscaler(a, gone || badSpec != nil || invalid != nil || !c.mayScale(a, &compiled))
 	if gone || invalid == nil {
-		c.pairs.Set(key, compiled.Pair, gone) // one whose spec is invalid stays what it was
+		c.fleet.Pairs.Set(key, compiled.Pair, gone) // one whose spec is invalid stays what it was
 	}
 	c.mu.Lock()
 	w := c.workloads[key]

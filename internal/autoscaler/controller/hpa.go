@@ -5,7 +5,6 @@ package controller
 import (
 	"context"
 
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
@@ -29,9 +28,10 @@ func (w *workload) followHPA(a *v1alpha1.GPUAutoscaler) {
 
 // actuateByHPA keeps the HorizontalPodAutoscaler, which reads the decision from the external metrics API: victims are marked
 // before the decision is published.
-func (w *workload) actuateByHPA(r *report, pods []*corev1.Pod) {
+func (w *workload) actuateByHPA(p *pass) {
+	r := p.r
 	d := r.decision
-	within := target.RangeOf(r.bounds, d.Replicas)
+	within := target.RangeOf(&p.Policy, d.Replicas)
 	if d.Idle.Down {
 		within.Low = min(within.Low, d.Replicas) // also to 0
 	}
@@ -46,7 +46,7 @@ func (w *workload) actuateByHPA(r *report, pods []*corev1.Pod) {
 	switch {
 	case d.Changes():
 		ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
-		w.markVictims(ctx, r.target, d.Victims, pods) // there are none but of a scale-down
+		w.markVictims(ctx, r.target, d.Victims, p.Units.Pods) // there are none but of a scale-down
 		cancel()
 		w.recordAdvice(r.target, d)
 	case d.Replicas == w.advised:

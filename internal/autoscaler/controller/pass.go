@@ -10,10 +10,8 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/pairing"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
@@ -41,14 +39,12 @@ type report struct {
 	scaledAt     time.Time
 	hpa          *v1alpha1.OwnedHPA
 	state        scale.State
-	requests     []float64      // requests/s of each signal; NaN: unknown
-	bounds       *bounds.Report // nil: no decision was made
+	requests     []float64 // requests/s of each signal; NaN: unknown
 	objectives   []objective.Report
 	record       []v1alpha1.RequestsRecord // of objectives
 	draining     *metav1.Condition         // nil: the spec has no drain
 	before       *v1alpha1.ReplicasBefore
-	partner      *pairing.Partner // nil: it is in no pair, or no decision was made
-	parts        []aspect.Part    // of the aspects, in their order
+	parts        []aspect.Part // of the aspects, in their order
 
 	contradictions []string // of exporters about the pods, see trust.Audit
 }
@@ -64,7 +60,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	w.followBefore(a)
 	w.compile(a)
 	r.plan = w.plan.Load()
-	p := &pass{Pass: aspect.Pass{At: now, Object: a, Leading: w.shared.deps.Leading}, r: r}
+	p := &pass{Pass: aspect.Pass{Key: w.key, At: now, Object: a, Leading: w.shared.deps.Leading}, r: r}
 	if r.plan != nil {
 		p.Plan = &r.plan.Compiled
 	}
@@ -87,7 +83,6 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		}
 		if err == nil {
 			r.serving, r.starting = w.countPods(&t)
-			w.shared.pairs.PublishAsIs(w.key, t.Replicas, now)
 		}
 	} else {
 		spent = w.decide(p)
@@ -101,14 +96,11 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	w.watchSignals(r)
 	w.watchSources(r)
 	w.recordInconsistency(r)
-	for _, n := range w.bounds.Notices(r.bounds, r.decision, a, w.shared.deps.Leading()) {
-		w.record(a, n.Kind, n.Reason, "Scale", n.Note)
-	}
-	p.Decision, p.Blocked = r.decision, r.blocked()
+	p.Target, p.Decision, p.Blocked, p.Signals = r.target, r.decision, r.blocked(), signalsCondition(r)
 	for _, x := range w.aspects {
 		part := x.Report(&p.Pass)
 		for _, n := range part.Notices {
-			w.record(a, n.Kind, n.Reason, "Scale", n.Note)
+			w.record(a, n.Kind, n.Reason, n.Action, n.Note)
 		}
 		r.parts = append(r.parts, part)
 	}
@@ -159,7 +151,6 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 		pol.Startup, pol.TypicalStartup = time.Duration(l.P95Seconds)*time.Second, w.startup.Typical()
 	}
 	unbounded := *pol
-	r.bounds = w.bounds.Apply(p.Plan, pol, r.object.Status.Override, now)
 	r.podsProblem, r.pending = w.podsProblem(plan, pods), replica.Pending(pods)
 	p.Reader = w.shared.readerAt(now, pol.MaxAge)
 	obs := &p.Observation
@@ -169,9 +160,6 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 		w.state = memory.Resume(w.state, gap)
 	}
 	w.suspended = false
-	if r.partner = w.shared.pairs.Of(w.key); r.partner != nil {
-		pol.Pair, obs.Partner = r.partner.Pair, r.partner.Wants
-	}
 	for _, x := range w.aspects {
 		x.Prepare(&p.Pass)
 	}
@@ -181,7 +169,6 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 	spent = time.Since(began)
 	w.shared.meters.RecordDecision(&d, spent)
 	w.state, p.Decision, r.decision, r.requests = after, &d, &d, requestRates(obs)
-	w.shared.pairs.Publish(w.key, pol, &d, plan.Actuation == v1alpha1.ActuationAdvise)
 	w.objectives.Observe(p.Plan, pods, w.shared.deps.Store, now, pol.MaxAge)
 	w.state = w.learner.Learn(&unbounded, w.state, w.past(plan), now)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
@@ -193,7 +180,7 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 	free := byHPA || w.removeHPA(r, false)
 	switch {
 	case byHPA && leading:
-		w.actuateByHPA(r, pods)
+		w.actuateByHPA(p)
 	case !d.Changes():
 		w.advised = -1
 	case plan.Actuation == v1alpha1.ActuationAdvise:

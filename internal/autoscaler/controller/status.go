@@ -252,9 +252,6 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 	if r.blocked() || r.plan != nil && r.plan.Policy.Drain == 0 {
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionDraining)
 	}
-	if r.blocked() || r.decision != nil && r.partner == nil {
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionPaired)
-	}
 	for i := range r.parts {
 		if p := &r.parts[i]; r.blocked() || p.Unasked {
 			for _, name := range p.Owns {
@@ -263,14 +260,6 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		}
 		if f := r.parts[i].Status; f != nil {
 			f(st, base)
-		}
-	}
-	switch st.Override = base.Override; {
-	case r.bounds != nil:
-		st.Override, st.Bounds = r.bounds.Status(), r.bounds.Bounds()
-	case r.obstacle.reason != reasonUnreadable:
-		for _, name := range slices.Concat(bounds.Names, []string{v1alpha1.ConditionRollout}) {
-			meta.RemoveStatusCondition(&st.Conditions, name)
 		}
 	}
 	if !r.scaledAt.IsZero() {
@@ -326,17 +315,13 @@ func conditionsOf(r *report) []metav1.Condition {
 		}
 	}
 	all := append([]metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}, objective.Conditions(r.objectives)...)
-	all = append(all, rolloutCondition(r, r.object.Status.Conditions)...)
-	if r.draining != nil {
-		all = append(all, *r.draining)
-	}
-	for _, p := range slices.Backward(r.parts) {
+	for i, p := range slices.Backward(r.parts) {
 		all = append(all, p.Conditions...)
+		if i == 3 && r.draining != nil {
+			all = append(all, *r.draining)
+		}
 	}
-	if r.partner != nil {
-		all = append(all, r.partner.Condition(r.decision))
-	}
-	return append(all, bounds.Conditions(r.bounds, r.decision, signals, r.object.Status.Conditions)...)
+	return all
 }
 
 // sourcesCondition reports whether exporters contradict the API server about the

@@ -127,14 +127,11 @@ func viewWorkload(r *report) view.Workload {
 			out.Signals = append(out.Signals, view.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
 		}
 	}
-	out.Override, out.Schedules, out.Objectives = r.bounds.Line(), r.bounds.Schedules(), objective.View(r.objectives)
+	out.Objectives = objective.View(r.objectives)
 	for i := range r.parts {
 		if f := r.parts[i].View; f != nil {
 			f(&out)
 		}
-	}
-	if b := r.bounds; b != nil {
-		out.Min, out.Max = b.Range()
 	}
 	if d := r.decision; d != nil {
 		for i, v := range shown.Values(d) {
@@ -143,7 +140,7 @@ func viewWorkload(r *report) view.Workload {
 			}
 		}
 		decision := shown.Decision(d)
-		out.Decision, out.Rollout, out.Leaving = &decision, d.Rollout.InProgress, d.Leaving
+		out.Decision, out.Leaving = &decision, d.Leaving
 	}
 	return out
 }

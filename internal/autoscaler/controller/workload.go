@@ -18,7 +18,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
@@ -73,7 +72,6 @@ type workload struct {
 	gatesWritten          time.Time // when they were last written
 	outage                outage
 	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
-	bounds                bounds.Keeper
 	aspects               []aspect.Aspect
 	before                *v1alpha1.ReplicasBefore // nil: not recorded, or not known
 	mayRecord             bool                     // it only advised before
