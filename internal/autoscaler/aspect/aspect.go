@@ -5,15 +5,19 @@
 package aspect
 
 import (
+	"context"
+	"log/slog"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
@@ -28,7 +32,7 @@ type Aspect interface {
 	// Prepare changes the policy and the observation of a decision.
 	Prepare(p *Pass)
 	// Decided follows a decision, before it is written.
-	Decided(p *Pass)
+	Decided(ctx context.Context, p *Pass)
 	// Report ends each pass, also one without a decision. It returns what the aspect says about it.
 	Report(p *Pass) Part
 }
@@ -40,16 +44,15 @@ type None struct{}
 func (None) Prepare(*Pass) {}
 
 // Decided implements Aspect.
-func (None) Decided(*Pass) {}
+func (None) Decided(context.Context, *Pass) {}
 
 // Pass is one pass of a workload's control loop: observe, decide, actuate.
 type Pass struct {
-	Key     types.NamespacedName
-	At      time.Time
-	Object  *v1alpha1.GPUAutoscaler
-	Target  *target.Target   // nil: not found
-	Plan    *policy.Compiled // nil: the spec is invalid
-	Leading func() bool      // whether this replica writes
+	Key    types.NamespacedName
+	At     time.Time
+	Object *v1alpha1.GPUAutoscaler
+	Target *target.Target   // nil: not found
+	Plan   *policy.Compiled // nil: the spec is invalid
 
 	// Known in Report.
 	Blocked bool             // an obstacle that lasts prevented the decision
@@ -58,6 +61,7 @@ type Pass struct {
 	// Of the decision. A write that conflicts with another one replaces it before Report.
 	Units       replica.Units
 	Reader      observe.Reader
+	UpToDate    func(context.Context) bool // whether the API server still has Object
 	Policy      scale.Policy
 	Observation scale.Observation
 	Decision    *scale.Decision // nil: an obstacle prevented it
@@ -76,26 +80,33 @@ type Part struct {
 
 // Deps holds the collaborators of the aspects.
 type Deps struct {
+	Client  client.Client
+	Writes  *fair.Slots // with the namespace as payer
+	Leading func() bool // whether this replica writes
+	Log     *slog.Logger
 	Store   *series.Store
 	Devices *trust.Devices
 }
 
 // Fleet is what the aspects of all workloads share.
 type Fleet struct {
-	Pairs Pairs
-	deps  Deps
+	Pairs       Pairs
+	Disruptions Disruptions
+	Gates       *Gates
+	deps        Deps
 }
 
 // NewFleet makes a Fleet.
-func NewFleet(deps Deps) *Fleet { return &Fleet{deps: deps} }
+func NewFleet(deps Deps) *Fleet { return &Fleet{deps: deps, Gates: newGates(deps)} }
 
 // Of returns the aspects of a new workload, in the order in which a pass calls them. Their conditions stand in the reverse
 // order.
 func (f *Fleet) Of() []Aspect {
 	return []Aspect{
-		&bounding{},
+		&bounding{fleet: f},
 		&pair{fleet: f},
 		&idle{fleet: f},
+		&drain{fleet: f},
 		rollout{},
 	}
 }

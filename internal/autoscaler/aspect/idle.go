@@ -3,6 +3,7 @@
 package aspect
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -48,7 +49,9 @@ func (k *idle) Prepare(p *Pass) {
 }
 
 // Decided implements Aspect.
-func (k *idle) Decided(p *Pass) { k.said = k.observe(&p.Policy, p.Decision, p.Object) }
+func (k *idle) Decided(_ context.Context, p *Pass) {
+	k.said = k.observe(&p.Policy, p.Decision, p.Object)
+}
 
 // Report implements Aspect.
 func (k *idle) Report(p *Pass) Part {
@@ -60,7 +63,7 @@ func (k *idle) Report(p *Pass) Part {
 		}
 		return out
 	}
-	out.Conditions, out.Notices = []metav1.Condition{said.condition()}, k.notices(said, p.Leading())
+	out.Conditions, out.Notices = []metav1.Condition{said.condition()}, k.notices(said, k.fleet.deps.Leading())
 	out.Status = func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Idle = said.status() }
 	out.View = func(v *view.Workload) { v.Idle = said.line() }
 	return out

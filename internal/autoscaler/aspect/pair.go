@@ -3,6 +3,7 @@
 package aspect
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,7 +33,7 @@ func (x *pair) Prepare(p *Pass) {
 }
 
 // Decided implements Aspect.
-func (x *pair) Decided(p *Pass) {
+func (x *pair) Decided(_ context.Context, p *Pass) {
 	x.fleet.Pairs.publish(p.Key, &p.Policy, p.Decision, p.Plan.Actuation == v1alpha1.ActuationAdvise)
 }
 

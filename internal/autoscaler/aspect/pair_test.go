@@ -134,7 +134,7 @@ func BenchmarkOf(b *testing.B) {
 	}
 }
 
-func TestCondition(t *testing.T) {
+func TestPairCondition(t *testing.T) {
 	p := index("a>b", "b").of(key("a"))
 	f := func(reason string, d *scale.Decision) {
 		t.Helper()

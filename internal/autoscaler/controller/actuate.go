@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
@@ -38,8 +39,8 @@ const (
 // target and decides again.
 func (w *workload) actuate(p *pass) {
 	r := p.r
-	if !w.backoff.hasEnded(p.At) {
-		r.obstacle = verdict{reasonScaleFailed, w.backoff.message}
+	if !w.backoff.HasEnded(p.At) {
+		r.obstacle = verdict{reasonScaleFailed, w.backoff.Message}
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
@@ -119,7 +120,7 @@ func (w *workload) decideAgain(ctx context.Context, p *pass) bool {
 func (w *workload) recordScaled(r *report, measured time.Time) {
 	now := time.Now()
 	d, t := r.decision, r.target
-	w.backoff = backoff{}
+	w.backoff = aspect.Backoff{}
 	w.scaledAt = now
 	w.shared.meters.RecordScale(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
 	w.mu.Lock()
@@ -139,9 +140,9 @@ func (w *workload) recordFailure(r *report, err error) {
 		return // shutting down
 	}
 	w.shared.meters.RecordWrite(meters.Failed)
-	w.backoff.extend(r.at, err.Error())
+	w.backoff.Extend(r.at, err.Error())
 	r.obstacle = verdict{reasonScaleFailed, err.Error()}
-	if w.backoff.failures == 1 {
+	if w.backoff.Failures == 1 {
 		w.shared.deps.Log.Warn("cannot scale", "gpuautoscaler", w.key.String(), "err", err)
 	}
 }
@@ -248,19 +249,3 @@ func (w *workload) setDeletionCost(ctx context.Context, pod *corev1.Pod, victim 
 		w.shared.deps.Log.Debug("cannot mark a pod", "pod", pod.Name, "err", err)
 	}
 }
-
-// backoff is the pause after failed requests: half a second, doubled with each
-// consecutive failure, up to 15 s.
-type backoff struct {
-	failures int
-	until    time.Time
-	message  string
-}
-
-func (b *backoff) extend(now time.Time, message string) {
-	b.until = now.Add(min(500*time.Millisecond<<min(b.failures, 10), 15*time.Second))
-	b.failures++
-	b.message = message
-}
-
-func (b *backoff) hasEnded(now time.Time) bool { return !now.Before(b.until) }

@@ -26,7 +26,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/drain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
@@ -118,9 +117,7 @@ type shared struct {
 	asked   explain.Asked
 	limits  limits
 	failing failing
-	gates   *drain.Gates
 	hpas    *target.HPAs
-	budgets drain.Disruptions
 	fleet   *aspect.Fleet              // what the aspects of all workloads share
 	recalls sync.Mutex                 // see objective.Recorded
 	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
@@ -160,15 +157,16 @@ func New(cfg Config, deps Deps) *Controller {
 	c := &Controller{
 		shared: &shared{
 			cfg: cfg, deps: deps,
-			rivals:     target.NewRivals(),
-			hpas:       deps.Scaler.HPAs(deps.Live),
-			fleet:      aspect.NewFleet(aspect.Deps{Store: deps.Store, Devices: deps.Devices}),
+			rivals: target.NewRivals(),
+			hpas:   deps.Scaler.HPAs(deps.Live),
+			fleet: aspect.NewFleet(aspect.Deps{
+				Client: deps.Client, Writes: deps.Writes, Leading: deps.Leading, Log: deps.Log, Store: deps.Store, Devices: deps.Devices,
+			}),
 			rediscover: make(chan struct{}, 1),
 		},
 		workloads: map[types.NamespacedName]*workload{},
 		routes:    map[string]map[*workload]struct{}{},
 	}
-	c.gates = drain.NewGates(drain.Deps{Client: deps.Client, Writes: deps.Writes, Leading: deps.Leading, Log: deps.Log})
 	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
 	c.discovered.Store(&discovery.List{})
 	c.audit = trust.NewAudit(trust.AuditDeps{
@@ -192,10 +190,10 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	c.running.Go(func() { c.discover(ctx) })
 	c.running.Go(func() { c.audit.Run(ctx) })
 	c.running.Go(func() { c.sampleWorkloads(ctx) })
-	c.running.Go(func() { c.gates.Run(ctx) })
+	c.running.Go(func() { c.fleet.Gates.Run(ctx) })
 	c.running.Go(func() {
-		if c.deps.Watch(ctx, &policyv1.PodDisruptionBudget{}, eventHandler(c.budgets.Changed)) == nil {
-			c.budgets.SetListed()
+		if c.deps.Watch(ctx, &policyv1.PodDisruptionBudget{}, eventHandler(c.fleet.Disruptions.Changed)) == nil {
+			c.fleet.Disruptions.SetListed()
 		}
 	})
 	c.watchDevices(ctx)
@@ -394,7 +392,7 @@ func (c *Controller) LeadershipChanged() {
 // PodChanged handles a change of a pod: old is nil for a new pod, pod is nil for a
 // deleted one. It does not block.
 func (c *Controller) PodChanged(old, pod *corev1.Pod) {
-	c.gates.PodChanged(old, pod)
+	c.fleet.Gates.PodChanged(old, pod)
 	if old != nil && (pod == nil || pod.UID != old.UID) {
 		c.deps.Store.Forget(old.Namespace, old.Name, time.Now())
 	}

@@ -5,8 +5,8 @@ package controller
 import (
 	"context"
 
-
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 )
@@ -79,7 +79,7 @@ func (w *workload) removeHPA(r *report, atOnce bool) (free bool) {
 // writeHPA makes requests about the HorizontalPodAutoscaler, and reports whether they succeeded.
 func (w *workload) writeHPA(r *report, write func(context.Context) error) bool {
 	was := r.obstacle
-	if r.obstacle = (verdict{reasonHPAFailed, w.backoff.message}); w.backoff.hasEnded(r.at) {
+	if r.obstacle = (verdict{reasonHPAFailed, w.backoff.Message}); w.backoff.HasEnded(r.at) {
 		ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 		defer cancel()
 		done, err := w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: w.key.Namespace, Signal: true})
@@ -88,7 +88,7 @@ func (w *workload) writeHPA(r *report, write func(context.Context) error) bool {
 			err = write(ctx)
 		}
 		if err == nil {
-			w.backoff, r.obstacle = backoff{}, was
+			w.backoff, r.obstacle = aspect.Backoff{}, was
 			return true
 		}
 		w.recordFailure(r, err)

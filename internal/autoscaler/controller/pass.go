@@ -3,10 +3,9 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
@@ -42,7 +41,6 @@ type report struct {
 	requests     []float64 // requests/s of each signal; NaN: unknown
 	objectives   []objective.Report
 	record       []v1alpha1.RequestsRecord // of objectives
-	draining     *metav1.Condition         // nil: the spec has no drain
 	before       *v1alpha1.ReplicasBefore
 	parts        []aspect.Part // of the aspects, in their order
 
@@ -60,7 +58,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	w.followBefore(a)
 	w.compile(a)
 	r.plan = w.plan.Load()
-	p := &pass{Pass: aspect.Pass{Key: w.key, At: now, Object: a, Leading: w.shared.deps.Leading}, r: r}
+	p := &pass{Pass: aspect.Pass{Key: w.key, At: now, Object: a}, r: r}
 	if r.plan != nil {
 		p.Plan = &r.plan.Compiled
 	}
@@ -69,7 +67,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		return 0
 	}
 	if err == nil {
-		r.target = &t
+		r.target, p.Target = &t, &t
 		w.trackTarget(&t, now)
 	}
 	w.followHPA(a)
@@ -153,6 +151,7 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 	unbounded := *pol
 	r.podsProblem, r.pending = w.podsProblem(plan, pods), replica.Pending(pods)
 	p.Reader = w.shared.readerAt(now, pol.MaxAge)
+	p.UpToDate = func(ctx context.Context) bool { return w.isUpToDate(ctx, r) }
 	obs := &p.Observation
 	*obs = p.Reader.Observe(t.Replicas, &p.Units, plan.Sources)
 	obs.Totals, r.queryProblem, r.noRequests = w.shared.totals(w.key, r.object.Spec.Signals, plan)
@@ -163,7 +162,6 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 	for _, x := range w.aspects {
 		x.Prepare(&p.Pass)
 	}
-	w.prepareDrain(pol, obs, r, &p.Units)
 	p.before = w.state
 	d, after := scale.Decide(*pol, *obs, p.before, now)
 	spent = time.Since(began)
@@ -172,9 +170,8 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 	w.objectives.Observe(p.Plan, pods, w.shared.deps.Store, now, pol.MaxAge)
 	w.state = w.learner.Learn(&unbounded, w.state, w.past(plan), now)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
-	w.drain(r, pol, obs, pods, now)
 	for _, x := range w.aspects {
-		x.Decided(&p.Pass)
+		x.Decided(w.ctx, &p.Pass)
 	}
 	byHPA, leading := plan.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading() && w.recordBefore(r)
 	free := byHPA || w.removeHPA(r, false)

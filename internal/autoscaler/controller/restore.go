@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -62,7 +63,7 @@ func (c *Controller) restore(ctx context.Context, a *v1alpha1.GPUAutoscaler, w *
 	}
 	ctx, cancel := context.WithTimeout(ctx, restoreFor)
 	defer cancel()
-	var pause backoff
+	var pause aspect.Backoff
 	for {
 		note, err := c.tryRestore(ctx, a, w, before)
 		switch {
@@ -73,12 +74,12 @@ func (c *Controller) restore(ctx context.Context, a *v1alpha1.GPUAutoscaler, w *
 			w.record(a, corev1.EventTypeNormal, reasonRestored, "Scale", note)
 			return
 		}
-		pause.extend(time.Now(), err.Error())
+		pause.Extend(time.Now(), err.Error())
 		select {
 		case <-ctx.Done():
 			c.deps.Log.Warn("cannot restore the replicas of a deleted object", "gpuautoscaler", w.key.String(), "err", err)
 			return
-		case <-time.After(time.Until(pause.until)):
+		case <-time.After(time.Until(pause.Until)):
 		}
 		if !c.deps.Leading() {
 			return

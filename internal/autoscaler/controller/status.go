@@ -249,9 +249,6 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionAttainable)
 		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionMeasured)
 	}
-	if r.blocked() || r.plan != nil && r.plan.Policy.Drain == 0 {
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionDraining)
-	}
 	for i := range r.parts {
 		if p := &r.parts[i]; r.blocked() || p.Unasked {
 			for _, name := range p.Owns {
@@ -315,11 +312,8 @@ func conditionsOf(r *report) []metav1.Condition {
 		}
 	}
 	all := append([]metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}, objective.Conditions(r.objectives)...)
-	for i, p := range slices.Backward(r.parts) {
+	for _, p := range slices.Backward(r.parts) {
 		all = append(all, p.Conditions...)
-		if i == 3 && r.draining != nil {
-			all = append(all, *r.draining)
-		}
 	}
 	return all
 }

@@ -61,15 +61,13 @@ type workload struct {
 	routed                map[string]struct{} // the places of their samples
 	targetKey             target.Key
 	hpa                   target.HPA
-	scaledAt              time.Time // when this controller last changed the replicas
-	advised               int32     // the replicas that were last advised; -1: none
-	advisedAt             time.Time // when advised was recorded
-	backoff               backoff   // after failed writes
-	recordedObstacle      string    // the obstacle in the last Event
-	suspended             bool      // the last pass made no decision
-	inconsistencyRecorded bool      // the Event about conflicting signals was recorded
-	gateBackoff           backoff   // after failed writes of readiness gates
-	gatesWritten          time.Time // when they were last written
+	scaledAt              time.Time      // when this controller last changed the replicas
+	advised               int32          // the replicas that were last advised; -1: none
+	advisedAt             time.Time      // when advised was recorded
+	backoff               aspect.Backoff // after failed writes
+	recordedObstacle      string         // the obstacle in the last Event
+	suspended             bool           // the last pass made no decision
+	inconsistencyRecorded bool           // the Event about conflicting signals was recorded
 	outage                outage
 	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
 	aspects               []aspect.Aspect

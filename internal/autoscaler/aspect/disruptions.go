@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drain
+package aspect
 
 import (
 	"slices"
@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/scale/drain"
+	evict "github.com/gpupilot/gpupilot/internal/scale/drain"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
@@ -65,8 +65,8 @@ func (d *Disruptions) Changed(b *policyv1.PodDisruptionBudget, gone bool) {
 	d.byNamespace[b.Namespace][b.Name] = x
 }
 
-// Apply adds to an observation what PodDisruptionBudgets allow.
-func (d *Disruptions) Apply(o *scale.Observation, namespace string, units *replica.Units) {
+// apply adds to an observation what PodDisruptionBudgets allow.
+func (d *Disruptions) apply(o *scale.Observation, namespace string, units *replica.Units) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	all := d.byNamespace[namespace]
@@ -97,7 +97,7 @@ func (d *Disruptions) Apply(o *scale.Observation, namespace string, units *repli
 		slices.Sort(r.Disrupts)
 	}
 	for name, b := range all {
-		o.Disruptions = append(o.Disruptions, drain.Budget{Name: name, Allowed: b.allowed})
+		o.Disruptions = append(o.Disruptions, evict.Budget{Name: name, Allowed: b.allowed})
 	}
-	slices.SortFunc(o.Disruptions, func(a, b drain.Budget) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.Disruptions, func(a, b evict.Budget) int { return strings.Compare(a.Name, b.Name) })
 }

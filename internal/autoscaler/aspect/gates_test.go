@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drain
+package aspect
 
 import (
 	"context"
@@ -35,8 +35,8 @@ func gated(namespace, name string) *corev1.Pod {
 	}
 }
 
-// rig is Gates on a fake API server whose informer delivers at once.
-type rig struct {
+// gateRig is Gates on a fake API server whose informer delivers at once.
+type gateRig struct {
 	*Gates
 	client  client.Client
 	ctx     context.Context // of the bubble
@@ -47,13 +47,13 @@ type rig struct {
 	pods    map[string]*corev1.Pod
 }
 
-func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
+func newGateRig(t *testing.T, pods ...*corev1.Pod) *gateRig {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{leading: true, pods: map[string]*corev1.Pod{}}
+	r := &gateRig{leading: true, pods: map[string]*corev1.Pod{}}
 	b := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&corev1.Pod{})
 	for _, p := range pods {
 		b = b.WithObjects(p)
@@ -74,7 +74,7 @@ func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
 			return nil
 		},
 	}).Build()
-	r.Gates = NewGates(Deps{Client: r.client, Writes: fair.NewSlots(fair.ForWrites()), Leading: func() bool {
+	r.Gates = newGates(Deps{Client: r.client, Writes: fair.NewSlots(fair.ForWrites()), Leading: func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.leading
@@ -85,7 +85,7 @@ func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
 	return r
 }
 
-func (r *rig) see(pod *corev1.Pod) {
+func (r *gateRig) see(pod *corev1.Pod) {
 	r.mu.Lock()
 	key := pod.Namespace + "/" + pod.Name
 	old := r.pods[key]
@@ -96,7 +96,7 @@ func (r *rig) see(pod *corev1.Pod) {
 
 // take returns the names of the pods that were written since the last call. Later writes
 // fail with an error.
-func (r *rig) take(fails error) []string {
+func (r *gateRig) take(fails error) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.writes
@@ -104,7 +104,7 @@ func (r *rig) take(fails error) []string {
 	return out
 }
 
-func (r *rig) gate(key string) string {
+func (r *gateRig) gate(key string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := replica.Gate(r.pods[key])
@@ -115,9 +115,9 @@ func (r *rig) gate(key string) string {
 }
 
 // in runs f in a bubble while the Gates run.
-func in(t *testing.T, pods []*corev1.Pod, f func(r *rig)) {
+func in(t *testing.T, pods []*corev1.Pod, f func(r *gateRig)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, pods...)
+		r := newGateRig(t, pods...)
 		ctx, cancel := context.WithCancel(t.Context())
 		r.ctx = ctx
 		var runs sync.WaitGroup
@@ -135,7 +135,7 @@ func TestGatesOpenAtOnce(t *testing.T) {
 	other.Spec.ReadinessGates = nil
 	held := gated("llm", "held")
 	held.Status.Conditions = []corev1.PodCondition{{Type: v1alpha1.ReadinessGate, Status: corev1.ConditionFalse, Reason: "Maintenance"}}
-	in(t, []*corev1.Pod{gated("llm", "chat"), other, held}, func(r *rig) {
+	in(t, []*corev1.Pod{gated("llm", "chat"), other, held}, func(r *gateRig) {
 		synctest.Wait()
 		if got := r.gate("llm/chat"); got != "True InService" {
 			t.Errorf("gate %q", got)
@@ -161,16 +161,16 @@ func TestGatesOpenAtOnce(t *testing.T) {
 // A pod that a GPUAutoscaler drains stays out of the endpoints for as long as it is
 // claimed, over a change of leaders. Nobody's is back after half a minute.
 func TestGatesOfDrainingPods(t *testing.T) {
-	in(t, []*corev1.Pod{gated("llm", "chat")}, func(r *rig) {
+	in(t, []*corev1.Pod{gated("llm", "chat")}, func(r *gateRig) {
 		synctest.Wait()
 		r.mu.Lock()
 		pod := r.pods["llm/chat"]
 		r.mu.Unlock()
-		if err := r.Write(r.ctx, pod, false); err != nil {
+		if err := r.write(r.ctx, pod.Namespace, pod.Name, pod.UID, false); err != nil {
 			t.Fatal(err)
 		}
 		for range 120 {
-			r.Claim([]types.UID{pod.UID}, time.Now())
+			r.claim([]types.UID{pod.UID}, time.Now())
 			time.Sleep(time.Second)
 		}
 		if got := r.gate("llm/chat"); got != "False Draining" {
@@ -206,7 +206,7 @@ func TestGatesAreFair(t *testing.T) {
 		pods = append(pods, gated("hostile", fmt.Sprintf("p%04d", i)))
 	}
 	pods = append(pods, gated("llm", "chat"))
-	in(t, pods, func(r *rig) {
+	in(t, pods, func(r *gateRig) {
 		synctest.Wait()
 		at := -1
 		for i, name := range r.take(nil) {
@@ -237,7 +237,7 @@ func TestDisruptions(t *testing.T) {
 	pods := []*corev1.Pod{gated("llm", "chat")}
 	seen := func() scale.Observation {
 		o := scale.Observation{Pods: []scale.Replica{{Name: "chat"}}}
-		d.Apply(&o, "llm", &replica.Units{Pods: pods})
+		d.apply(&o, "llm", &replica.Units{Pods: pods})
 		return o
 	}
 	if o := seen(); !o.DisruptionsLost {
@@ -281,24 +281,24 @@ func TestDisruptions(t *testing.T) {
 	}
 }
 
-func TestCondition(t *testing.T) {
-	f := func(want string, change func(*Case)) {
+func TestDrainCondition(t *testing.T) {
+	f := func(want string, change func(*drainCase)) {
 		t.Helper()
-		c := &Case{Decision: &scale.Decision{}, Pods: []*corev1.Pod{gated("llm", "chat")}, Sources: []policy.Source{{InFlight: []policy.Term{{}}}}}
+		c := &drainCase{decision: &scale.Decision{}, pods: []*corev1.Pod{gated("llm", "chat")}, sources: []policy.Source{{InFlight: []policy.Term{{}}}}}
 		change(c)
-		if got := Condition(c); string(got.Status)+" "+got.Reason != want || got.Message == "" {
+		if got := c.condition(); string(got.Status)+" "+got.Reason != want || got.Message == "" {
 			t.Errorf("%s %s: %q, want %s", got.Status, got.Reason, got.Message, want)
 		}
 	}
-	f("False NotDraining", func(*Case) {})
-	f("True Draining", func(c *Case) { c.Decision.Leaving = 1 })
-	f("False NoReadinessGate", func(c *Case) { c.Pods[0].Spec.ReadinessGates = nil })
-	f("False RequestsNotCounted", func(c *Case) { c.Sources = nil })
-	f("False PodDisruptionBudget", func(c *Case) {
-		c.Decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: scale.Facts{By: "one"}}}
+	f("False NotDraining", func(*drainCase) {})
+	f("True Draining", func(c *drainCase) { c.decision.Leaving = 1 })
+	f("False NoReadinessGate", func(c *drainCase) { c.pods[0].Spec.ReadinessGates = nil })
+	f("False RequestsNotCounted", func(c *drainCase) { c.sources = nil })
+	f("False PodDisruptionBudget", func(c *drainCase) {
+		c.decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: scale.Facts{By: "one"}}}
 	})
-	f("False ReadinessGateNotWritten", func(c *Case) { c.Failure, c.Decision.Leaving = "forbidden", 1 })
-	f("False GracePeriodTooShort", func(c *Case) {
-		c.Template = &corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Args: []string{"--shutdown-timeout=120"}}}}
+	f("False ReadinessGateNotWritten", func(c *drainCase) { c.failure, c.decision.Leaving = "forbidden", 1 })
+	f("False GracePeriodTooShort", func(c *drainCase) {
+		c.template = &corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Args: []string{"--shutdown-timeout=120"}}}}
 	})
 }

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aspect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
+)
+
+// The reasons of ConditionDraining. They are public.
+const (
+	reasonDraining   = "Draining"
+	reasonGateFailed = "ReadinessGateNotWritten"
+	reasonDisruption = "PodDisruptionBudget"
+	reasonNoGate     = "NoReadinessGate"
+	reasonNotCounted = "RequestsNotCounted"
+	reasonGrace      = "GracePeriodTooShort"
+	maxMessage       = 1024
+	howToDeclare     = "readinessGates: [{conditionType: " + v1alpha1.ReadinessGate + "}]"
+)
+
+const (
+	// gatesLag is the time within which the cache shows the readiness gates that were written.
+	gatesLag = 2 * time.Second
+	// maxParallelGates bounds the parallel writes of a workload's readiness gates.
+	maxParallelGates = 2
+)
+
+// drain takes replicas out of the endpoints before they are removed (spec.drain).
+type drain struct {
+	None
+	fleet     *Fleet
+	backoff   Backoff   // after failed writes of readiness gates
+	written   time.Time // when they were last written
+	condition *metav1.Condition
+}
+
+// Prepare implements Aspect. Decisions that are only advised take no replica out of the endpoints.
+func (x *drain) Prepare(p *Pass) {
+	if p.Plan.Actuation == v1alpha1.ActuationAdvise {
+		p.Policy.Drain = 0
+	}
+	if p.Policy.Drain == 0 {
+		return
+	}
+	x.fleet.Disruptions.apply(&p.Observation, p.Key.Namespace, &p.Units)
+	for i := range p.Observation.Pods {
+		p.Observation.Pods[i].Ordinal -= p.Target.First
+	}
+}
+
+// Decided implements Aspect: it closes the readiness gates of the replicas that are to leave, and opens those of replicas that
+// are to serve again.
+func (x *drain) Decided(ctx context.Context, p *Pass) {
+	c := drainCase{decision: p.Decision, sources: p.Plan.Sources, template: p.Target.Template.Pods, pods: p.Units.Pods}
+	if len(p.Decision.Leave) > 0 || slices.ContainsFunc(p.Observation.Pods, func(r scale.Replica) bool { return r.Phase == scale.Leaving }) {
+		c.failure = x.writeGates(ctx, p)
+	}
+	if x.condition = nil; p.Policy.Drain > 0 {
+		x.condition = new(c.condition())
+	}
+}
+
+// Report implements Aspect.
+func (x *drain) Report(p *Pass) Part {
+	out := Part{Unasked: p.Plan != nil && p.Plan.Policy.Drain == 0, Owns: []string{v1alpha1.ConditionDraining}}
+	if p.Decision != nil && x.condition != nil {
+		out.Conditions = []metav1.Condition{*x.condition}
+	}
+	return out
+}
+
+// writeGates writes the readiness gates that differ from a decision. It returns the last
+// error, for as long as writes fail.
+func (x *drain) writeGates(ctx context.Context, p *Pass) (failure string) {
+	if !x.fleet.deps.Leading() {
+		return ""
+	}
+	var claims []types.UID
+	var closes, opens []*corev1.Pod
+	for _, pod := range p.Units.Pods {
+		phase, _ := replica.PhaseOf(pod)
+		leave := phase != scale.Terminating && slices.Contains(p.Decision.Leave, pod.Name) && replica.Gated(&pod.Spec)
+		switch {
+		case leave && phase != scale.Leaving:
+			closes = append(closes, pod)
+		case !leave && phase == scale.Leaving:
+			opens = append(opens, pod)
+		}
+		if leave {
+			claims = append(claims, pod.UID)
+		}
+	}
+	x.fleet.Gates.claim(claims, p.At)
+	if len(closes)+len(opens) == 0 {
+		x.backoff = Backoff{}
+		return ""
+	}
+	if !x.backoff.HasEnded(p.At) || p.At.Sub(x.written) < gatesLag && x.backoff.Failures == 0 && len(opens) == 0 {
+		return x.backoff.Message
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	done, err := x.fleet.deps.Writes.Acquire(ctx, fair.Request{Payer: p.Key.Namespace, Signal: true})
+	if err != nil {
+		return ""
+	}
+	defer done()
+	if len(closes) > 0 && !p.UpToDate(ctx) {
+		closes = nil
+	}
+	x.written = p.At
+	if err := x.setGates(ctx, closes, opens); err != nil {
+		if x.backoff.Failures == 0 {
+			x.fleet.deps.Log.Warn("cannot write a readiness gate", "gpuautoscaler", p.Key.String(), "err", err)
+		}
+		x.backoff.Extend(p.At, err.Error())
+		return x.backoff.Message
+	}
+	x.backoff = Backoff{}
+	return ""
+}
+
+// setGates returns the last error. Gates are opened first: requests wait for those replicas.
+func (x *drain) setGates(ctx context.Context, closes, opens []*corev1.Pod) (failed error) {
+	slots := make(chan struct{}, maxParallelGates)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for i, pod := range slices.Concat(opens, closes) {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			if err := x.fleet.Gates.write(ctx, pod.Namespace, pod.Name, pod.UID, i < len(opens)); err != nil {
+				mu.Lock()
+				failed = fmt.Errorf("pod %s: %w", pod.Name, err)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return failed
+}
+
+// drainCase is what ConditionDraining is made of.
+type drainCase struct {
+	decision *scale.Decision
+	sources  []policy.Source
+	template *corev1.PodSpec // nil: not known
+	pods     []*corev1.Pod
+	failure  string // of the last write of a readiness gate
+}
+
+// condition returns ConditionDraining. Its message has no numbers of the load, because each
+// change of it is written.
+func (c *drainCase) condition() metav1.Condition {
+	out := metav1.Condition{Type: v1alpha1.ConditionDraining, Status: metav1.ConditionFalse}
+	out.Reason, out.Message = c.reason()
+	if out.Reason == reasonDraining {
+		out.Status = metav1.ConditionTrue
+	}
+	out.Message = excerpt.Of(out.Message, maxMessage)
+	return out
+}
+
+func (c *drainCase) reason() (reason, message string) {
+	if c.failure != "" {
+		return reasonGateFailed, "a replica cannot leave the endpoints, and is removed after maxSeconds: " + c.failure
+	}
+	if c.decision.Leaving > 0 {
+		return reasonDraining, "replicas finish their requests before they are removed"
+	}
+	for i := range c.decision.Steps {
+		if s := &c.decision.Steps[i]; s.Rule == scale.RuleDisruption {
+			name := s.Facts.By
+			if name == "" {
+				return reasonDisruption, "PodDisruptionBudgets cannot be read, so no replica is removed: see docs/drain.md"
+			}
+			return reasonDisruption, fmt.Sprintf("PodDisruptionBudget %s does not allow it, so no replica is removed", name)
+		}
+	}
+	without := slices.IndexFunc(c.pods, func(p *corev1.Pod) bool { return !replica.Gated(&p.Spec) && !replica.Finished(p) })
+	if without >= 0 {
+		return reasonNoGate, "replicas are removed with their requests, because their pods do not declare the readiness gate. Add to the pod template: " + howToDeclare
+	}
+	counted := func(s policy.Source) bool { return len(s.InFlight) > 0 }
+	if !slices.ContainsFunc(c.sources, counted) {
+		return reasonNotCounted, "no signal counts the requests in flight, so each replica leaves for maxSeconds. A preset of the server counts them"
+	}
+	if c.template != nil {
+		if problem := replica.GraceProblem(c.template); problem != "" {
+			return reasonGrace, problem
+		}
+	}
+	return v1alpha1.ReasonNotDraining, "no replica leaves"
+}
