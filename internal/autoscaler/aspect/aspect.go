@@ -7,6 +7,7 @@ package aspect
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,12 +16,15 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
+	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -35,6 +39,8 @@ type Aspect interface {
 	Decided(ctx context.Context, p *Pass)
 	// Report ends each pass, also one without a decision. It returns what the aspect says about it.
 	Report(p *Pass) Part
+	// Forget drops what is known of the target: there is another one.
+	Forget(p *Pass)
 }
 
 // None is an Aspect that does nothing.
@@ -46,6 +52,9 @@ func (None) Prepare(*Pass) {}
 // Decided implements Aspect.
 func (None) Decided(context.Context, *Pass) {}
 
+// Forget implements Aspect.
+func (None) Forget(*Pass) {}
+
 // Pass is one pass of a workload's control loop: observe, decide, actuate.
 type Pass struct {
 	Key    types.NamespacedName
@@ -55,16 +64,20 @@ type Pass struct {
 	Plan   *policy.Compiled // nil: the spec is invalid
 
 	// Known in Report.
-	Blocked bool             // an obstacle that lasts prevented the decision
-	Signals metav1.Condition // ConditionSignals
+	Blocked bool                     // an obstacle that lasts prevented the decision
+	Signals metav1.Condition         // ConditionSignals
+	Startup *v1alpha1.LearnedStartup // nil: not known
 
 	// Of the decision. A write that conflicts with another one replaces it before Report.
 	Units       replica.Units
 	Reader      observe.Reader
-	UpToDate    func(context.Context) bool // whether the API server still has Object
+	UpToDate    func(context.Context) bool        // whether the API server still has Object
+	Tokens      func(signal int) []history.Metric // see objective.Recorded
 	Policy      scale.Policy
+	Unbounded   scale.Policy // without schedules and overrides
 	Observation scale.Observation
 	Decision    *scale.Decision // nil: an obstacle prevented it
+	State       scale.State
 }
 
 // Part is what an aspect says about one pass. The status is written from it later: it neither changes nor keeps the Pass.
@@ -74,8 +87,9 @@ type Part struct {
 	Conditions []metav1.Condition // those that are not here stay as they are in the status
 	Notices    []bounds.Notice    // Events that are due
 	// Status sets the aspect's fields of a status; last is the one before it. nil: it has none.
-	Status func(st, last *v1alpha1.GPUAutoscalerStatus)
-	View   func(v *view.Workload) // sets its fields of the page; nil: it has none
+	Status  func(st, last *v1alpha1.GPUAutoscalerStatus)
+	View    func(v *view.Workload)   // sets its fields of the page; nil: it has none
+	Metrics func(m *meters.Workload) // sets its metrics; nil: it has none
 }
 
 // Deps holds the collaborators of the aspects.
@@ -86,27 +100,31 @@ type Deps struct {
 	Log     *slog.Logger
 	Store   *series.Store
 	Devices *trust.Devices
+	Past    objective.Past // nil: nothing is recorded
 }
 
 // Fleet is what the aspects of all workloads share.
 type Fleet struct {
-	Pairs       Pairs
+	Pairs Pairs
+	Deps
 	Disruptions Disruptions
 	Gates       *Gates
-	deps        Deps
+	recalls     sync.Mutex // see objective.Recorded
 }
 
 // NewFleet makes a Fleet.
-func NewFleet(deps Deps) *Fleet { return &Fleet{deps: deps, Gates: newGates(deps)} }
+func NewFleet(deps Deps) *Fleet { return &Fleet{Deps: deps, Gates: newGates(deps)} }
 
 // Of returns the aspects of a new workload, in the order in which a pass calls them. Their conditions stand in the reverse
 // order.
-func (f *Fleet) Of() []Aspect {
+func (f *Fleet) Of(a *v1alpha1.GPUAutoscaler) []Aspect {
 	return []Aspect{
+		newStartup(a),
 		&bounding{fleet: f},
 		&pair{fleet: f},
 		&idle{fleet: f},
 		&drain{fleet: f},
 		rollout{},
+		&objectives{fleet: f},
 	}
 }

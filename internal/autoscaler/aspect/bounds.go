@@ -29,7 +29,7 @@ func (b *bounding) Report(p *Pass) Part {
 		return out
 	}
 	out.Conditions = bounds.Conditions(said, p.Decision, p.Signals, p.Object.Status.Conditions)
-	out.Notices = b.Notices(said, p.Decision, p.Object, b.fleet.deps.Leading())
+	out.Notices = b.Notices(said, p.Decision, p.Object, b.fleet.Leading())
 	out.Status = func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Override, st.Bounds = said.Status(), said.Bounds() }
 	out.View = func(v *view.Workload) {
 		v.Override, v.Schedules = said.Line(), said.Schedules()

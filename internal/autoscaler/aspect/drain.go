@@ -87,7 +87,7 @@ func (x *drain) Report(p *Pass) Part {
 // writeGates writes the readiness gates that differ from a decision. It returns the last
 // error, for as long as writes fail.
 func (x *drain) writeGates(ctx context.Context, p *Pass) (failure string) {
-	if !x.fleet.deps.Leading() {
+	if !x.fleet.Leading() {
 		return ""
 	}
 	var claims []types.UID
@@ -115,7 +115,7 @@ func (x *drain) writeGates(ctx context.Context, p *Pass) (failure string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	done, err := x.fleet.deps.Writes.Acquire(ctx, fair.Request{Payer: p.Key.Namespace, Signal: true})
+	done, err := x.fleet.Writes.Acquire(ctx, fair.Request{Payer: p.Key.Namespace, Signal: true})
 	if err != nil {
 		return ""
 	}
@@ -126,7 +126,7 @@ func (x *drain) writeGates(ctx context.Context, p *Pass) (failure string) {
 	x.written = p.At
 	if err := x.setGates(ctx, closes, opens); err != nil {
 		if x.backoff.Failures == 0 {
-			x.fleet.deps.Log.Warn("cannot write a readiness gate", "gpuautoscaler", p.Key.String(), "err", err)
+			x.fleet.Log.Warn("cannot write a readiness gate", "gpuautoscaler", p.Key.String(), "err", err)
 		}
 		x.backoff.Extend(p.At, err.Error())
 		return x.backoff.Message

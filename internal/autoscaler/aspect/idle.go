@@ -44,7 +44,7 @@ type idleReport struct {
 // Prepare implements Aspect.
 func (k *idle) Prepare(p *Pass) {
 	if p.Policy.Idle.After > 0 {
-		useReader{Store: k.fleet.deps.Store, Devices: k.fleet.deps.Devices, Pods: p.Reader}.Read(&p.Observation, &p.Units, p.Plan.Sources)
+		useReader{Store: k.fleet.Store, Devices: k.fleet.Devices, Pods: p.Reader}.Read(&p.Observation, &p.Units, p.Plan.Sources)
 	}
 }
 
@@ -63,7 +63,7 @@ func (k *idle) Report(p *Pass) Part {
 		}
 		return out
 	}
-	out.Conditions, out.Notices = []metav1.Condition{said.condition()}, k.notices(said, k.fleet.deps.Leading())
+	out.Conditions, out.Notices = []metav1.Condition{said.condition()}, k.notices(said, k.fleet.Leading())
 	out.Status = func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Idle = said.status() }
 	out.View = func(v *view.Workload) { v.Idle = said.line() }
 	return out

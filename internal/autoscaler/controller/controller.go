@@ -119,7 +119,6 @@ type shared struct {
 	failing failing
 	hpas    *target.HPAs
 	fleet   *aspect.Fleet              // what the aspects of all workloads share
-	recalls sync.Mutex                 // see objective.Recorded
 	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
 	asking  map[string][]queries.Owner // by namespace, see askQueries; of the goroutine of discover
 
@@ -160,7 +159,7 @@ func New(cfg Config, deps Deps) *Controller {
 			rivals: target.NewRivals(),
 			hpas:   deps.Scaler.HPAs(deps.Live),
 			fleet: aspect.NewFleet(aspect.Deps{
-				Client: deps.Client, Writes: deps.Writes, Leading: deps.Leading, Log: deps.Log, Store: deps.Store, Devices: deps.Devices,
+				Client: deps.Client, Writes: deps.Writes, Leading: deps.Leading, Log: deps.Log, Store: deps.Store, Devices: deps.Devices, Past: deps.Past,
 			}),
 			rediscover: make(chan struct{}, 1),
 		},

@@ -10,10 +10,10 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
+	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -34,13 +34,10 @@ type report struct {
 	starting     int32
 	early        bool // the first replica has just begun to serve, and its first values may be missing
 	pending      []v1alpha1.PendingStatus
-	learned      *v1alpha1.LearnedStartup
 	scaledAt     time.Time
 	hpa          *v1alpha1.OwnedHPA
 	state        scale.State
 	requests     []float64 // requests/s of each signal; NaN: unknown
-	objectives   []objective.Report
-	record       []v1alpha1.RequestsRecord // of objectives
 	before       *v1alpha1.ReplicasBefore
 	parts        []aspect.Part // of the aspects, in their order
 
@@ -54,7 +51,6 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	if w.memory != nil {
 		w.state, w.memory = memory.Decode(w.memory, now), nil
 	}
-	w.restoreObjectives(a)
 	w.followBefore(a)
 	w.compile(a)
 	r.plan = w.plan.Load()
@@ -68,7 +64,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	}
 	if err == nil {
 		r.target, p.Target = &t, &t
-		w.trackTarget(&t, now)
+		w.trackTarget(p)
 	}
 	w.followHPA(a)
 	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
@@ -85,7 +81,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	} else {
 		spent = w.decide(p)
 	}
-	r.learned, r.scaledAt, r.state, r.hpa = w.startup.Learned(), w.scaledAt, w.state, w.hpa.Status(a.Name)
+	r.scaledAt, r.state, r.hpa = w.scaledAt, w.state, w.hpa.Status(a.Name)
 	w.last, r.before = r.decision, w.before
 	r.contradictions = w.shared.audit.Contradictions(w.pods)
 	r.limited = w.limitedTarget(now)
@@ -94,15 +90,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	w.watchSignals(r)
 	w.watchSources(r)
 	w.recordInconsistency(r)
-	p.Target, p.Decision, p.Blocked, p.Signals = r.target, r.decision, r.blocked(), signalsCondition(r)
-	for _, x := range w.aspects {
-		part := x.Report(&p.Pass)
-		for _, n := range part.Notices {
-			w.record(a, n.Kind, n.Reason, n.Action, n.Note)
-		}
-		r.parts = append(r.parts, part)
-	}
-	w.reportObjectives(r)
+	w.report(p)
 	w.publish(r)
 	return spent
 }
@@ -127,6 +115,19 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err
 	return verdict{}
 }
 
+// report has the aspects report a pass, and records the Events that are due.
+func (w *workload) report(p *pass) {
+	r := p.r
+	p.Target, p.Decision, p.State, p.Blocked, p.Signals = r.target, r.decision, r.state, r.blocked(), signalsCondition(r)
+	for _, x := range w.aspects {
+		part := x.Report(&p.Pass)
+		for _, n := range part.Notices {
+			w.record(r.object, n.Kind, n.Reason, n.Action, n.Note)
+		}
+		r.parts = append(r.parts, part)
+	}
+}
+
 // pass is one pass, with what a repeated decision needs.
 type pass struct {
 	aspect.Pass
@@ -140,17 +141,13 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 	t, plan := r.target, r.plan
 	p.Units = replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector)
 	pods := p.Units.Pods
-	w.startup.Observe(pods)
 	w.updateRoutes(p.Units.All())
 	pol := &p.Policy
 	*pol = plan.Policy
 	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, &t.Template, &p.Units)
-	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
-		pol.Startup, pol.TypicalStartup = time.Duration(l.P95Seconds)*time.Second, w.startup.Typical()
-	}
-	unbounded := *pol
 	r.podsProblem, r.pending = w.podsProblem(plan, pods), replica.Pending(pods)
 	p.Reader = w.shared.readerAt(now, pol.MaxAge)
+	p.Tokens = func(signal int) []history.Metric { return plan.metrics[signal].Tokens }
 	p.UpToDate = func(ctx context.Context) bool { return w.isUpToDate(ctx, r) }
 	obs := &p.Observation
 	*obs = p.Reader.Observe(t.Replicas, &p.Units, plan.Sources)
@@ -166,13 +163,12 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 	d, after := scale.Decide(*pol, *obs, p.before, now)
 	spent = time.Since(began)
 	w.shared.meters.RecordDecision(&d, spent)
-	w.state, p.Decision, r.decision, r.requests = after, &d, &d, requestRates(obs)
-	w.objectives.Observe(p.Plan, pods, w.shared.deps.Store, now, pol.MaxAge)
-	w.state = w.learner.Learn(&unbounded, w.state, w.past(plan), now)
+	p.State, p.Decision, r.decision, r.requests = after, &d, &d, requestRates(obs)
 	r.early = w.isEarly(&d, now, pol.MaxAge)
 	for _, x := range w.aspects {
 		x.Decided(w.ctx, &p.Pass)
 	}
+	w.state = p.State
 	byHPA, leading := plan.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading() && w.recordBefore(r)
 	free := byHPA || w.removeHPA(r, false)
 	switch {

@@ -106,7 +106,7 @@ func TestTheLoadIsRecalledAfterARestart(t *testing.T) {
 		r := newRig(t, deployment("web", 4), a)
 		store := history.New(history.Config{})
 		recorder := history.NewRecorder(store, nil, slog.New(slog.DiscardHandler))
-		r.deps.Minutes, r.deps.Past = recorder, store
+		r.deps.Minutes, r.fleet.Past = recorder, store
 		go recorder.Run(t.Context())
 		w := r.add(a)
 		var servers []*llmServer
@@ -139,7 +139,7 @@ func TestTheLoadIsRecalledAfterARestart(t *testing.T) {
 		again, forgetful := r.restarted(a, w), r.restarted(a, w)
 		w.pass(time.Now())
 		again.pass(time.Now())
-		r.deps.Past = nil
+		r.fleet.Past = nil
 		forgetful.pass(time.Now())
 		want, got := knownLoads(w), knownLoads(again)
 		if n := len(got) - len(want); len(want) < 300 || n < -8 || n > 8 { // minutes are whole
@@ -159,7 +159,7 @@ func TestTheLoadIsRecalledAfterARestart(t *testing.T) {
 			t.Errorf("%d steps without a history", n)
 		}
 		at := func(w *workload) float64 { return w.state.Signals[0].Wanted }
-		r.deps.Past = store
+		r.fleet.Past = store
 		minute(3, w, again)
 		if at(again) != at(w) || at(w) < 2 {
 			t.Errorf("%v replicas are planned after the restart, %v without one", at(again), at(w))
@@ -184,7 +184,7 @@ func TestARecalledLieCostsItsOwnWorkload(t *testing.T) {
 		}
 	}
 	r := newRig(t, deployment("liar", 1), deployment("web", 1))
-	r.deps.Past = store
+	r.fleet.Past = store
 	f := func(name string) *workload {
 		a := promised(name)
 		p := pod(name, name+"-0", now.Add(-time.Hour), ready(now.Add(-time.Hour)))

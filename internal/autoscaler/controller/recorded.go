@@ -6,7 +6,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
@@ -19,18 +18,9 @@ type Minutes interface {
 // recordMinute adds readings to the current minute. w.mu is held.
 func (w *workload) recordMinute(at time.Time, readings []history.Value) {
 	if w.shared.deps.Minutes != nil {
-		w.shared.deps.Minutes.Add(at, w.recorded(), readings)
+		of := history.Workload{Namespace: w.key.Namespace, Kind: history.KindAutoscaler, Name: w.key.Name}
+		w.shared.deps.Minutes.Add(at, of, readings)
 	}
-}
-
-// recorded is the workload in the history.
-func (w *workload) recorded() history.Workload {
-	return history.Workload{Namespace: w.key.Namespace, Kind: history.KindAutoscaler, Name: w.key.Name}
-}
-
-// past is where the load of a plan's objectives is recorded.
-func (w *workload) past(p *plan) objective.Recorded {
-	return objective.Recorded{Past: w.shared.deps.Past, Turn: &w.shared.recalls, Workload: w.recorded(), Tokens: func(signal int) []history.Metric { return p.metrics[signal].Tokens }}
 }
 
 // recordReading adds a decision to the current minute, after w.metered has it. w.mu is

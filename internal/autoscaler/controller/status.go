@@ -22,7 +22,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -233,21 +232,12 @@ func (r *report) blocked() bool { return r.decision == nil && r.obstacle.lasts()
 func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
 	st := &v1alpha1.GPUAutoscalerStatus{
 		ObservedGeneration: r.object.Generation,
-		Startup:            r.learned,
 		Conditions:         slices.Clone(base.Conditions),
 		LastDecision:       base.LastDecision,
 		Pending:            r.pending,
 		Memory:             memory.Of(&r.state, r.at),
-		Objectives:         objective.Status(r.objectives),
 		HPA:                r.hpa,
 		ReplicasBefore:     r.before,
-	}
-	if st.Memory != nil {
-		st.Memory.Requests = r.record
-	}
-	if r.blocked() || r.plan != nil && len(r.objectives) == 0 {
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionAttainable)
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionMeasured)
 	}
 	for i := range r.parts {
 		if p := &r.parts[i]; r.blocked() || p.Unasked {
@@ -311,7 +301,7 @@ func conditionsOf(r *report) []metav1.Condition {
 			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}
-	all := append([]metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}, objective.Conditions(r.objectives)...)
+	all := []metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}
 	for _, p := range slices.Backward(r.parts) {
 		all = append(all, p.Conditions...)
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -324,9 +325,10 @@ func TestAnObstacleEndsTheConditionsOfAnObjective(t *testing.T) {
 			t.Fatalf("%s: before it there are %q, want %q", name, got, kinds)
 		}
 		failed := *w.status.next // the decision is made, and cannot be written
-		failed.obstacle, failed.objectives = verdict{reasonScaleFailed, "forbidden"}, nil
-		w.reportObjectives(&failed)
-		if got := have(statusOf(&failed, st)); !slices.Equal(got, kinds) || len(failed.objectives) == 0 {
+		failed.obstacle, failed.parts = verdict{reasonScaleFailed, "forbidden"}, nil
+		w.report(&pass{Pass: aspect.Pass{At: r.now, Object: a, Plan: &failed.plan.Compiled}, r: &failed})
+		if next := statusOf(&failed, st); !slices.Equal(have(next), kinds) || len(next.Objectives) == 0 {
+			got := have(next)
 			t.Errorf("%s: a write that fails leaves %q, want %q", name, got, kinds)
 		}
 		next := a.DeepCopy()

@@ -101,7 +101,7 @@ func TestAGapRestartsTheWindow(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			x := newWatched(t)
-			x.startup.Restore(&v1alpha1.LearnedStartup{P50Seconds: 20, P95Seconds: 30, Samples: 5})
+			x.aspects = x.fleet.Of(&v1alpha1.GPUAutoscaler{Status: v1alpha1.GPUAutoscalerStatus{Startup: &v1alpha1.LearnedStartup{P50Seconds: 20, P95Seconds: 30, Samples: 5}}})
 			x.let(100*time.Second, 60)
 			x.state.Signals[0].Arrivals = scale.ArrivalModel{At: time.Now(), ArrivedSum: 100, ReplicaSum: 10}
 			begin(x)
@@ -117,7 +117,7 @@ func TestAGapRestartsTheWindow(t *testing.T) {
 				t.Errorf("%s: after it, without a window: %+v", what, d)
 				return
 			}
-			if len(x.state.Signals) != 1 || x.state.Signals[0].Arrivals.ArrivedSum != 100 || x.startup.Learned() == nil {
+			if len(x.state.Signals) != 1 || x.state.Signals[0].Arrivals.ArrivedSum != 100 || statusOf(x.status.next, &v1alpha1.GPUAutoscalerStatus{}).Startup == nil {
 				t.Errorf("%s: what was learned is gone: %+v", what, x.state)
 			}
 			if d = x.let(58*time.Second, 30).decision; d.Replicas != 4 {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -115,19 +114,12 @@ func viewWorkload(r *report) view.Workload {
 	default:
 		out.Problem = ready.Message
 	}
-	switch {
-	case a.Spec.Startup != nil && a.Spec.Startup.ExpectedSeconds != nil:
-		out.Startup = time.Duration(*a.Spec.Startup.ExpectedSeconds) * time.Second
-	case r.learned != nil:
-		out.Startup = time.Duration(r.learned.P50Seconds) * time.Second
-	}
 	if r.plan != nil {
 		for i := range r.plan.Policy.Signals {
 			s := &r.plan.Policy.Signals[i]
 			out.Signals = append(out.Signals, view.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
 		}
 	}
-	out.Objectives = objective.View(r.objectives)
 	for i := range r.parts {
 		if f := r.parts[i].View; f != nil {
 			f(&out)

@@ -19,7 +19,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -27,7 +26,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -56,7 +54,6 @@ type workload struct {
 	invalid               error
 	memory                *v1alpha1.Memory // stored by the previous leader; nil after the first pass
 	state                 scale.State
-	startup               replica.Startup
 	pods                  []*corev1.Pod       // at the last pass
 	routed                map[string]struct{} // the places of their samples
 	targetKey             target.Key
@@ -74,11 +71,7 @@ type workload struct {
 	before                *v1alpha1.ReplicasBefore // nil: not recorded, or not known
 	mayRecord             bool                     // it only advised before
 	last                  *scale.Decision          // nil: an obstacle prevented it
-	objectives            objective.Keeper
-	merged                *v1alpha1.Memory // whose record objectives has
-	learner               objective.Learner
-	unkept                map[string]string // reasons of the conditions of objectives that are False, by type
-	servingSince          time.Time         // when its first replica began to serve; zero: none serves
+	servingSince          time.Time                // when its first replica began to serve; zero: none serves
 
 	mu       sync.Mutex
 	shown    view.Workload
@@ -107,13 +100,12 @@ func newWorkload(ctx context.Context, s *shared, route func(*workload, map[strin
 	w := &workload{
 		shared: s, route: route, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name},
 		wake: make(chan struct{}, 1), ended: make(chan struct{}), advised: -1,
-		aspects: s.fleet.Of(),
+		aspects: s.fleet.Of(a),
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	w.object.Store(a)
 	w.flaws.Store(&flaws{})
 	w.status = newStatusWriter(w)
-	w.startup.Restore(a.Status.Startup)
 	w.memory = a.Status.Memory
 	if t := a.Status.LastScaleTime; t != nil {
 		w.scaledAt = t.Time
@@ -223,13 +215,15 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 
 // trackTarget stores the current target and selector. The state is reset if the target
 // is another one.
-func (w *workload) trackTarget(t *target.Target, now time.Time) {
+func (w *workload) trackTarget(p *pass) {
+	t := p.Target
 	if t.Key != w.targetKey {
 		w.shared.deps.Scaler.Forget(w.targetKey)
 		if w.targetKey != (target.Key{}) {
-			w.state, w.startup = scale.State{}, replica.Startup{} // they belong to another target
-			w.objectives.Forget()
-			w.learner.Forget(now)
+			w.state = scale.State{} // it belongs to another target
+			for _, x := range w.aspects {
+				x.Forget(&p.Pass)
+			}
 		}
 		w.targetKey = t.Key
 	}
@@ -293,7 +287,12 @@ func (w *workload) updateRoutes(pods []*corev1.Pod) {
 func (w *workload) publish(r *report) {
 	now, judged := viewWorkload(r), conditionsOf(r)
 	w.mu.Lock()
-	w.shown, w.metered.Conditions, w.metered.Objectives = now, judged, r.objectives
+	w.shown, w.metered.Conditions = now, judged
+	for i := range r.parts {
+		if f := r.parts[i].Metrics; f != nil {
+			f(&w.metered)
+		}
+	}
 	w.spans.Observe(r.at, shown.SpansOf(judged, now.Schedules, r.decision))
 	if d := r.decision; d != nil {
 		w.history.Add(d)

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aspect
+
+import (
+	"time"
+
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale/replica"
+	"github.com/gpupilot/gpupilot/internal/window/view"
+)
+
+// startup learns how long a replica takes to start.
+type startup struct {
+	None
+	replica.Startup
+}
+
+func newStartup(a *v1alpha1.GPUAutoscaler) *startup {
+	x := &startup{}
+	x.Restore(a.Status.Startup)
+	return x
+}
+
+// Prepare implements Aspect.
+func (x *startup) Prepare(p *Pass) {
+	x.Observe(p.Units.Pods)
+	if l := x.Learned(); l != nil && p.Policy.Startup == 0 {
+		p.Policy.Startup, p.Policy.TypicalStartup = time.Duration(l.P95Seconds)*time.Second, x.Typical()
+	}
+	p.Unbounded = p.Policy
+}
+
+// Forget implements Aspect.
+func (x *startup) Forget(*Pass) { x.Startup = replica.Startup{} }
+
+// Report implements Aspect.
+func (x *startup) Report(p *Pass) Part {
+	p.Startup = x.Learned()
+	learned, given := p.Startup, p.Object.Spec.Startup
+	return Part{
+		Status: func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Startup = learned },
+		View: func(v *view.Workload) {
+			if given != nil && given.ExpectedSeconds != nil {
+				v.Startup = time.Duration(*given.ExpectedSeconds) * time.Second
+			} else if learned != nil {
+				v.Startup = time.Duration(learned.P50Seconds) * time.Second
+			}
+		},
+	}
+}
