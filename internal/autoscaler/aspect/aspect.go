@@ -65,6 +65,7 @@ type Pass struct {
 
 	// Known in Report.
 	Blocked bool                     // an obstacle that lasts prevented the decision
+	Places  map[string]struct{}      // of the samples of the workload's pods
 	Signals metav1.Condition         // ConditionSignals
 	Startup *v1alpha1.LearnedStartup // nil: not known
 
@@ -109,6 +110,7 @@ type Fleet struct {
 	Deps
 	Disruptions Disruptions
 	Gates       *Gates
+	limits      limits
 	recalls     sync.Mutex // see objective.Recorded
 }
 
@@ -120,6 +122,7 @@ func NewFleet(deps Deps) *Fleet { return &Fleet{Deps: deps, Gates: newGates(deps
 func (f *Fleet) Of(a *v1alpha1.GPUAutoscaler) []Aspect {
 	return []Aspect{
 		newStartup(a),
+		&window{fleet: f},
 		&bounding{fleet: f},
 		&pair{fleet: f},
 		&idle{fleet: f},

@@ -115,7 +115,6 @@ type shared struct {
 	meters  *meters.Meters
 	recent  shown.Log
 	asked   explain.Asked
-	limits  limits
 	failing failing
 	hpas    *target.HPAs
 	fleet   *aspect.Fleet              // what the aspects of all workloads share

@@ -14,7 +14,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/history"
-	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
 // report is the result of one pass.
@@ -25,12 +24,11 @@ type report struct {
 	plan         *plan          // nil: invalid
 	decision     *scale.Decision
 	obstacle     verdict
-	podsProblem  string          // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
-	unread       string          // where a signal that has no value is read of the pods, and what was found there; empty: each has one
-	queryProblem string          // why a query has no new answer; empty: none has a problem
-	noRequests   string          // which query is 0/0; empty: none is
-	limited      *series.Limited // a target of its pods that reached a bound or the memory limit
-	serving      int32           // the target's serving pods, if no decision was made
+	podsProblem  string // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
+	unread       string // where a signal that has no value is read of the pods, and what was found there; empty: each has one
+	queryProblem string // why a query has no new answer; empty: none has a problem
+	noRequests   string // which query is 0/0; empty: none is
+	serving      int32  // the target's serving pods, if no decision was made
 	starting     int32
 	early        bool // the first replica has just begun to serve, and its first values may be missing
 	pending      []v1alpha1.PendingStatus
@@ -84,7 +82,6 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	r.scaledAt, r.state, r.hpa = w.scaledAt, w.state, w.hpa.Status(a.Name)
 	w.last, r.before = r.decision, w.before
 	r.contradictions = w.shared.audit.Contradictions(w.pods)
-	r.limited = w.limitedTarget(now)
 	r.unread = w.describeUnread(r)
 	w.recordObstacle(r)
 	w.watchSignals(r)
@@ -118,7 +115,7 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err
 // report has the aspects report a pass, and records the Events that are due.
 func (w *workload) report(p *pass) {
 	r := p.r
-	p.Target, p.Decision, p.State, p.Blocked, p.Signals = r.target, r.decision, r.state, r.blocked(), signalsCondition(r)
+	p.Target, p.Decision, p.State, p.Blocked, p.Places, p.Signals = r.target, r.decision, r.state, r.blocked(), w.routed, signalsCondition(r)
 	for _, x := range w.aspects {
 		part := x.Report(&p.Pass)
 		for _, n := range part.Notices {

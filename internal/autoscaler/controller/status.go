@@ -239,14 +239,11 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		HPA:                r.hpa,
 		ReplicasBefore:     r.before,
 	}
-	for i := range r.parts {
-		if p := &r.parts[i]; r.blocked() || p.Unasked {
+	for _, p := range r.parts {
+		if r.blocked() || p.Unasked {
 			for _, name := range p.Owns {
 				meta.RemoveStatusCondition(&st.Conditions, name)
 			}
-		}
-		if f := r.parts[i].Status; f != nil {
-			f(st, base)
 		}
 	}
 	if !r.scaledAt.IsZero() {
@@ -261,13 +258,18 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
 		st.DrainingReplicas, st.LastDecision = d.Leaving, decisionOf(d)
 	}
-	for _, c := range slices.Concat(conditionsOf(r), windowCondition(r, st.Conditions)) {
+	for _, c := range conditionsOf(r) {
 		if c.Reason == reasonNotServing && r.early && hasCondition(st.Conditions, &c, r.object.Generation) {
 			continue
 		}
 		c.ObservedGeneration = r.object.Generation
 		c.LastTransitionTime = metav1.Time{Time: r.at}
 		meta.SetStatusCondition(&st.Conditions, c)
+	}
+	for _, p := range r.parts {
+		if p.Status != nil {
+			p.Status(st, base)
+		}
 	}
 	return fit(st)
 }
