@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
@@ -46,14 +45,9 @@ type Aspect interface {
 // None is an Aspect that does nothing.
 type None struct{}
 
-// Prepare implements Aspect.
-func (None) Prepare(*Pass) {}
-
-// Decided implements Aspect.
+func (None) Prepare(*Pass)                  {}
 func (None) Decided(context.Context, *Pass) {}
-
-// Forget implements Aspect.
-func (None) Forget(*Pass) {}
+func (None) Forget(*Pass)                   {}
 
 // Pass is one pass of a workload's control loop: observe, decide, actuate.
 type Pass struct {
@@ -86,12 +80,15 @@ type Part struct {
 	Unasked    bool               // the spec does not ask for the aspect
 	Owns       []string           // types of conditions that the status does not have if Unasked, or while the workload is blocked
 	Conditions []metav1.Condition // those that are not here stay as they are in the status
-	Notices    []bounds.Notice    // Events that are due
+	Notices    []Notice           // Events that are due
 	// Status sets the aspect's fields of a status; last is the one before it. nil: it has none.
 	Status  func(st, last *v1alpha1.GPUAutoscalerStatus)
 	View    func(v *view.Workload)   // sets its fields of the page; nil: it has none
 	Metrics func(m *meters.Workload) // sets its metrics; nil: it has none
 }
+
+// Notice is an Event that is due.
+type Notice struct{ Kind, Reason, Action, Note string }
 
 // Deps holds the collaborators of the aspects.
 type Deps struct {
@@ -131,3 +128,21 @@ func (f *Fleet) Of(a *v1alpha1.GPUAutoscaler) []Aspect {
 		&objectives{fleet: f},
 	}
 }
+
+// Backoff is the pause after failed requests: half a second, doubled with each
+// consecutive failure, up to 15 s.
+type Backoff struct {
+	Failures int
+	Until    time.Time
+	Message  string // the last error
+}
+
+// Extend follows a failure.
+func (b *Backoff) Extend(now time.Time, message string) {
+	b.Until = now.Add(min(500*time.Millisecond<<min(b.Failures, 10), 15*time.Second))
+	b.Failures++
+	b.Message = message
+}
+
+// HasEnded reports whether the next request may be made.
+func (b *Backoff) HasEnded(now time.Time) bool { return !now.Before(b.Until) }

@@ -6,17 +6,21 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	evict "github.com/gpupilot/gpupilot/internal/scale/drain"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
@@ -49,7 +53,7 @@ type drain struct {
 	condition *metav1.Condition
 }
 
-// Prepare implements Aspect. Decisions that are only advised take no replica out of the endpoints.
+// Decisions that are only advised take no replica out of the endpoints.
 func (x *drain) Prepare(p *Pass) {
 	if p.Plan.Actuation == v1alpha1.ActuationAdvise {
 		p.Policy.Drain = 0
@@ -66,16 +70,15 @@ func (x *drain) Prepare(p *Pass) {
 // Decided implements Aspect: it closes the readiness gates of the replicas that are to leave, and opens those of replicas that
 // are to serve again.
 func (x *drain) Decided(ctx context.Context, p *Pass) {
-	c := drainCase{decision: p.Decision, sources: p.Plan.Sources, template: p.Target.Template.Pods, pods: p.Units.Pods}
+	failure := ""
 	if len(p.Decision.Leave) > 0 || slices.ContainsFunc(p.Observation.Pods, func(r scale.Replica) bool { return r.Phase == scale.Leaving }) {
-		c.failure = x.writeGates(ctx, p)
+		failure = x.writeGates(ctx, p)
 	}
 	if x.condition = nil; p.Policy.Drain > 0 {
-		x.condition = new(c.condition())
+		x.condition = new(judge(p, failure))
 	}
 }
 
-// Report implements Aspect.
 func (x *drain) Report(p *Pass) Part {
 	out := Part{Unasked: p.Plan != nil && p.Plan.Policy.Drain == 0, Owns: []string{v1alpha1.ConditionDraining}}
 	if p.Decision != nil && x.condition != nil {
@@ -155,20 +158,11 @@ func (x *drain) setGates(ctx context.Context, closes, opens []*corev1.Pod) (fail
 	return failed
 }
 
-// drainCase is what ConditionDraining is made of.
-type drainCase struct {
-	decision *scale.Decision
-	sources  []policy.Source
-	template *corev1.PodSpec // nil: not known
-	pods     []*corev1.Pod
-	failure  string // of the last write of a readiness gate
-}
-
-// condition returns ConditionDraining. Its message has no numbers of the load, because each
-// change of it is written.
-func (c *drainCase) condition() metav1.Condition {
+// judge returns ConditionDraining. Its message has no numbers of the load, because each change of it is written. failure is
+// of the last write of a readiness gate.
+func judge(p *Pass, failure string) metav1.Condition {
 	out := metav1.Condition{Type: v1alpha1.ConditionDraining, Status: metav1.ConditionFalse}
-	out.Reason, out.Message = c.reason()
+	out.Reason, out.Message = drainReason(p, failure)
 	if out.Reason == reasonDraining {
 		out.Status = metav1.ConditionTrue
 	}
@@ -176,15 +170,15 @@ func (c *drainCase) condition() metav1.Condition {
 	return out
 }
 
-func (c *drainCase) reason() (reason, message string) {
-	if c.failure != "" {
-		return reasonGateFailed, "a replica cannot leave the endpoints, and is removed after maxSeconds: " + c.failure
+func drainReason(p *Pass, failure string) (reason, message string) {
+	if failure != "" {
+		return reasonGateFailed, "a replica cannot leave the endpoints, and is removed after maxSeconds: " + failure
 	}
-	if c.decision.Leaving > 0 {
+	if p.Decision.Leaving > 0 {
 		return reasonDraining, "replicas finish their requests before they are removed"
 	}
-	for i := range c.decision.Steps {
-		if s := &c.decision.Steps[i]; s.Rule == scale.RuleDisruption {
+	for i := range p.Decision.Steps {
+		if s := &p.Decision.Steps[i]; s.Rule == scale.RuleDisruption {
 			name := s.Facts.By
 			if name == "" {
 				return reasonDisruption, "PodDisruptionBudgets cannot be read, so no replica is removed: see docs/drain.md"
@@ -192,18 +186,104 @@ func (c *drainCase) reason() (reason, message string) {
 			return reasonDisruption, fmt.Sprintf("PodDisruptionBudget %s does not allow it, so no replica is removed", name)
 		}
 	}
-	without := slices.IndexFunc(c.pods, func(p *corev1.Pod) bool { return !replica.Gated(&p.Spec) && !replica.Finished(p) })
+	without := slices.IndexFunc(p.Units.Pods, func(x *corev1.Pod) bool { return !replica.Gated(&x.Spec) && !replica.Finished(x) })
 	if without >= 0 {
 		return reasonNoGate, "replicas are removed with their requests, because their pods do not declare the readiness gate. Add to the pod template: " + howToDeclare
 	}
 	counted := func(s policy.Source) bool { return len(s.InFlight) > 0 }
-	if !slices.ContainsFunc(c.sources, counted) {
+	if !slices.ContainsFunc(p.Plan.Sources, counted) {
 		return reasonNotCounted, "no signal counts the requests in flight, so each replica leaves for maxSeconds. A preset of the server counts them"
 	}
-	if c.template != nil {
-		if problem := replica.GraceProblem(c.template); problem != "" {
+	if template := p.Target.Template.Pods; template != nil {
+		if problem := replica.GraceProblem(template); problem != "" {
 			return reasonGrace, problem
 		}
 	}
 	return v1alpha1.ReasonNotDraining, "no replica leaves"
+}
+
+// maxBudgets bounds the PodDisruptionBudgets of a namespace that are evaluated. With more,
+// what they allow is not known.
+const maxBudgets = 64
+
+// Disruptions knows the cluster's PodDisruptionBudgets. It is safe for concurrent use.
+type Disruptions struct {
+	mu          sync.RWMutex
+	byNamespace map[string]map[string]budget
+	listed      bool
+}
+
+type budget struct {
+	selector labels.Selector
+	allowed  int32
+}
+
+// SetListed says that all PodDisruptionBudgets were delivered once.
+func (d *Disruptions) SetListed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.listed = true
+}
+
+// Changed handles a change of a PodDisruptionBudget. One whose selector cannot be read
+// covers every pod of its namespace.
+func (d *Disruptions) Changed(b *policyv1.PodDisruptionBudget, gone bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if gone {
+		delete(d.byNamespace[b.Namespace], b.Name)
+		return
+	}
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	x := budget{selector, b.Status.DisruptionsAllowed}
+	if err != nil {
+		x = budget{labels.Everything(), 0}
+	}
+	if b.Status.ObservedGeneration < b.Generation { // as the Eviction API does
+		x.allowed = 0
+	}
+	if d.byNamespace == nil {
+		d.byNamespace = map[string]map[string]budget{}
+	}
+	if d.byNamespace[b.Namespace] == nil {
+		d.byNamespace[b.Namespace] = map[string]budget{}
+	}
+	d.byNamespace[b.Namespace][b.Name] = x
+}
+
+// apply adds to an observation what PodDisruptionBudgets allow.
+func (d *Disruptions) apply(o *scale.Observation, namespace string, units *replica.Units) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	all := d.byNamespace[namespace]
+	if !d.listed || len(all) > maxBudgets {
+		o.DisruptionsLost = true
+		return
+	}
+	if len(all) == 0 {
+		return
+	}
+	byName := make(map[string]int, len(units.Pods))
+	for at, pod := range units.Pods {
+		byName[pod.Name] = at
+	}
+	for i := range o.Pods {
+		r := &o.Pods[i]
+		at, ok := byName[r.Name]
+		if !ok {
+			continue
+		}
+		for _, member := range units.Members(at) {
+			for name, b := range all {
+				if b.selector.Matches(labels.Set(member.Labels)) {
+					r.Disrupts = append(r.Disrupts, name)
+				}
+			}
+		}
+		slices.Sort(r.Disrupts)
+	}
+	for name, b := range all {
+		o.Disruptions = append(o.Disruptions, evict.Budget{Name: name, Allowed: b.allowed})
+	}
+	slices.SortFunc(o.Disruptions, func(a, b evict.Budget) int { return strings.Compare(a.Name, b.Name) })
 }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -282,23 +283,28 @@ func TestDisruptions(t *testing.T) {
 }
 
 func TestDrainCondition(t *testing.T) {
-	f := func(want string, change func(*drainCase)) {
+	failure := ""
+	f := func(want string, change func(*Pass)) {
 		t.Helper()
-		c := &drainCase{decision: &scale.Decision{}, pods: []*corev1.Pod{gated("llm", "chat")}, sources: []policy.Source{{InFlight: []policy.Term{{}}}}}
-		change(c)
-		if got := c.condition(); string(got.Status)+" "+got.Reason != want || got.Message == "" {
+		p := &Pass{
+			Decision: &scale.Decision{}, Target: &target.Target{}, Units: replica.Units{Pods: []*corev1.Pod{gated("llm", "chat")}},
+			Plan: &policy.Compiled{Sources: []policy.Source{{InFlight: []policy.Term{{}}}}},
+		}
+		change(p)
+		if got := judge(p, failure); string(got.Status)+" "+got.Reason != want || got.Message == "" {
 			t.Errorf("%s %s: %q, want %s", got.Status, got.Reason, got.Message, want)
 		}
 	}
-	f("False NotDraining", func(*drainCase) {})
-	f("True Draining", func(c *drainCase) { c.decision.Leaving = 1 })
-	f("False NoReadinessGate", func(c *drainCase) { c.pods[0].Spec.ReadinessGates = nil })
-	f("False RequestsNotCounted", func(c *drainCase) { c.sources = nil })
-	f("False PodDisruptionBudget", func(c *drainCase) {
-		c.decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: scale.Facts{By: "one"}}}
+	f("False NotDraining", func(*Pass) {})
+	f("True Draining", func(p *Pass) { p.Decision.Leaving = 1 })
+	f("False NoReadinessGate", func(p *Pass) { p.Units.Pods[0].Spec.ReadinessGates = nil })
+	f("False RequestsNotCounted", func(p *Pass) { p.Plan.Sources = nil })
+	f("False PodDisruptionBudget", func(p *Pass) {
+		p.Decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: scale.Facts{By: "one"}}}
 	})
-	f("False ReadinessGateNotWritten", func(c *drainCase) { c.failure, c.decision.Leaving = "forbidden", 1 })
-	f("False GracePeriodTooShort", func(c *drainCase) {
-		c.template = &corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Args: []string{"--shutdown-timeout=120"}}}}
+	f("False GracePeriodTooShort", func(p *Pass) {
+		p.Target.Template.Pods = &corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Args: []string{"--shutdown-timeout=120"}}}}
 	})
+	failure = "forbidden"
+	f("False ReadinessGateNotWritten", func(p *Pass) { p.Decision.Leaving = 1 })
 }

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -40,10 +39,8 @@ func (x *objectives) restore(p *Pass) {
 	x.keeper.Restore(m)
 }
 
-// Prepare implements Aspect.
 func (x *objectives) Prepare(p *Pass) { x.restore(p) }
 
-// Decided implements Aspect.
 func (x *objectives) Decided(_ context.Context, p *Pass) {
 	x.keeper.Observe(p.Plan, p.Units.Pods, x.fleet.Store, p.At, p.Policy.MaxAge)
 	p.State = x.learner.Learn(&p.Unbounded, p.State, objective.Recorded{
@@ -52,14 +49,13 @@ func (x *objectives) Decided(_ context.Context, p *Pass) {
 	}, p.At)
 }
 
-// Forget implements Aspect.
 func (x *objectives) Forget(p *Pass) {
 	x.restore(p)
 	x.keeper.Forget()
 	x.learner.Forget(p.At)
 }
 
-// Report implements Aspect. Behind an obstacle nothing is observed, and what was observed before may be about another target
+// Behind an obstacle nothing is observed, and what was observed before may be about another target
 // or spec: it is kept, and not reported.
 func (x *objectives) Report(p *Pass) Part {
 	x.restore(p)
@@ -85,7 +81,7 @@ func (x *objectives) Report(p *Pass) Part {
 	}
 	for i := range out.Conditions {
 		if c := &out.Conditions[i]; x.isDue(c, p.Object) {
-			out.Notices = append(out.Notices, bounds.Notice{Kind: corev1.EventTypeWarning, Reason: c.Reason, Action: "Observe", Note: excerpt.Of(c.Message, maxMessage)})
+			out.Notices = append(out.Notices, Notice{Kind: corev1.EventTypeWarning, Reason: c.Reason, Action: "Observe", Note: excerpt.Of(c.Message, maxMessage)})
 		}
 	}
 	return out

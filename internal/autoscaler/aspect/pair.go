@@ -25,19 +25,16 @@ type pair struct {
 	with  *partner // of the last decision
 }
 
-// Prepare implements Aspect.
 func (x *pair) Prepare(p *Pass) {
 	if x.with = x.fleet.Pairs.of(p.Key); x.with != nil {
 		p.Policy.Pair, p.Observation.Partner = x.with.pair, x.with.wants
 	}
 }
 
-// Decided implements Aspect.
 func (x *pair) Decided(_ context.Context, p *Pass) {
 	x.fleet.Pairs.publish(p.Key, &p.Policy, p.Decision, p.Plan.Actuation == v1alpha1.ActuationAdvise)
 }
 
-// Report implements Aspect.
 func (x *pair) Report(p *Pass) Part {
 	out := Part{Unasked: p.Decision != nil && x.with == nil, Owns: []string{v1alpha1.ConditionPaired}}
 	switch {

@@ -20,7 +20,6 @@ const (
 // rollout says that pods of another version replace the pods.
 type rollout struct{ None }
 
-// Report implements Aspect.
 func (rollout) Report(p *Pass) Part {
 	out, d := Part{Owns: []string{v1alpha1.ConditionRollout}}, p.Decision
 	if d == nil {

@@ -22,7 +22,6 @@ func newStartup(a *v1alpha1.GPUAutoscaler) *startup {
 	return x
 }
 
-// Prepare implements Aspect.
 func (x *startup) Prepare(p *Pass) {
 	x.Observe(p.Units.Pods)
 	if l := x.Learned(); l != nil && p.Policy.Startup == 0 {
@@ -31,10 +30,8 @@ func (x *startup) Prepare(p *Pass) {
 	p.Unbounded = p.Policy
 }
 
-// Forget implements Aspect.
 func (x *startup) Forget(*Pass) { x.Startup = replica.Startup{} }
 
-// Report implements Aspect.
 func (x *startup) Report(p *Pass) Part {
 	p.Startup = x.Learned()
 	learned, given := p.Startup, p.Object.Spec.Startup

@@ -60,7 +60,7 @@ type window struct {
 	fleet *Fleet
 }
 
-// Report implements Aspect. The page does not show the condition.
+// The page does not show the condition.
 func (x *window) Report(p *Pass) Part {
 	limited, generation, at := x.limited(p), p.Object.Generation, metav1.Time{Time: p.At}
 	return Part{Status: func(st, _ *v1alpha1.GPUAutoscalerStatus) {

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
@@ -364,7 +364,7 @@ func signalsCondition(r *report) metav1.Condition {
 	}
 	switch {
 	case c.Status == metav1.ConditionTrue && missing == "":
-		c.Reason, c.Message = reasonReadable, bounds.AllReadable+reasonSuffix(r.noRequests)
+		c.Reason, c.Message = reasonReadable, explain.AllReadable+reasonSuffix(r.noRequests)
 	case c.Status == metav1.ConditionTrue:
 		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+fallbackSuffix(r.plan, missing)+reasonSuffix(r.queryProblem)+reasonSuffix(r.unread)
 	case r.queryProblem != "":
