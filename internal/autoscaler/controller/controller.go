@@ -412,7 +412,7 @@ func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 			continue
 		}
 		w.requestPass()
-		if w.scrapesPods.Load() && !discovery.SameEndpoint(old, pod) {
+		if w.plan.Load().scrapes() && !discovery.SameEndpoint(old, pod) {
 			c.requestDiscovery()
 		}
 	}

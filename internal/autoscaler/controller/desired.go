@@ -47,7 +47,7 @@ func (c *Controller) DesiredReplicas(namespace, name string) (DesiredReplicas, e
 
 // obstacle returns the reason why there is no decision, from the conditions. w.mu is
 // held.
-func (w *workload) obstacle() string {
+func (w *published) obstacle() string {
 	for i := range w.metered.Conditions {
 		if c := &w.metered.Conditions[i]; c.Status == metav1.ConditionFalse {
 			return ": " + c.Message

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
@@ -32,11 +34,10 @@ type report struct {
 	starting     int32
 	early        bool // the first replica has just begun to serve, and its first values may be missing
 	pending      []v1alpha1.PendingStatus
-	scaledAt     time.Time
 	hpa          *v1alpha1.OwnedHPA
 	state        scale.State
-	requests     []float64 // requests/s of each signal; NaN: unknown
-	before       *v1alpha1.ReplicasBefore
+	pods         []*corev1.Pod // at the last decision
+	requests     []float64     // requests/s of each signal; NaN: unknown
 	parts        []aspect.Part // of the aspects, in their order
 
 	contradictions []string // of exporters about the pods, see trust.Audit
@@ -46,10 +47,7 @@ type report struct {
 func (w *workload) pass(now time.Time) (spent time.Duration) {
 	a := w.object.Load()
 	r := &report{at: now, object: a}
-	if w.memory != nil {
-		w.state, w.memory = memory.Decode(w.memory, now), nil
-	}
-	w.followBefore(a)
+	w.engine.restore(now)
 	w.compile(a)
 	r.plan = w.plan.Load()
 	p := &pass{Pass: aspect.Pass{Key: w.key, At: now, Object: a}, r: r}
@@ -64,14 +62,14 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		r.target, p.Target = &t, &t
 		w.trackTarget(p)
 	}
-	w.followHPA(a)
+	w.actuator.follow(a)
 	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
-		w.suspended = true
+		w.engine.suspended = true
 		if r.obstacle.lasts() {
 			// Others may set the replicas meanwhile, and no signal is observed. Learned
 			// values are kept; the window starts again.
-			w.state = memory.ClearWindow(w.state)
-			w.removeHPA(r, true)
+			w.engine.state = memory.ClearWindow(w.engine.state)
+			w.actuator.removeHPA(r, true)
 		}
 		if err == nil {
 			r.serving, r.starting = w.countPods(&t)
@@ -79,14 +77,10 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	} else {
 		spent = w.decide(p)
 	}
-	r.scaledAt, r.state, r.hpa = w.scaledAt, w.state, w.hpa.Status(a.Name)
-	w.last, r.before = r.decision, w.before
-	r.contradictions = w.shared.audit.Contradictions(w.pods)
-	r.unread = w.describeUnread(r)
-	w.recordObstacle(r)
-	w.watchSignals(r)
-	w.watchSources(r)
-	w.recordInconsistency(r)
+	w.actuator.last, r.hpa = r.decision, w.actuator.hpa.Status(a.Name)
+	r.state, r.pods, r.parts = w.engine.state, w.seen.pods, []aspect.Part{w.actuator.part(r)}
+	r.contradictions = w.shared.audit.Contradictions(r.pods)
+	w.health.watch(r)
 	w.report(p)
 	w.publish(r)
 	return spent
@@ -105,7 +99,7 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err
 	case err != nil:
 		return verdict{reasonUnreadable, err.Error()}
 	}
-	if rival, ok := w.shared.rivals.Of(a, t.Key, w.hpa.Owned()...); ok {
+	if rival, ok := w.shared.rivals.Of(a, t.Key, w.actuator.hpa.Owned()...); ok {
 		return verdict{reasonOwned, t.String() + " is already scaled by " + rival.String() +
 			"; delete one of the two, or set actuation: Advise to get decisions without scaling"}
 	}
@@ -115,7 +109,7 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err
 // report has the aspects report a pass, and records the Events that are due.
 func (w *workload) report(p *pass) {
 	r := p.r
-	p.Target, p.Decision, p.State, p.Blocked, p.Places, p.Signals = r.target, r.decision, r.state, r.blocked(), w.routed, signalsCondition(r)
+	p.Target, p.Decision, p.State, p.Blocked, p.Places, p.Signals = r.target, r.decision, r.state, r.blocked(), w.seen.routed, signalsCondition(r)
 	for _, x := range w.aspects {
 		part := x.Report(&p.Pass)
 		for _, n := range part.Notices {
@@ -145,40 +139,42 @@ func (w *workload) decide(p *pass) (spent time.Duration) {
 	r.podsProblem, r.pending = w.podsProblem(plan, pods), replica.Pending(pods)
 	p.Reader = w.shared.readerAt(now, pol.MaxAge)
 	p.Tokens = func(signal int) []history.Metric { return plan.metrics[signal].Tokens }
-	p.UpToDate = func(ctx context.Context) bool { return w.isUpToDate(ctx, r) }
+	p.UpToDate = func(ctx context.Context) bool { return w.actuator.isUpToDate(ctx, r) }
 	obs := &p.Observation
 	*obs = p.Reader.Observe(t.Replicas, &p.Units, plan.Sources)
 	obs.Totals, r.queryProblem, r.noRequests = w.shared.totals(w.key, r.object.Spec.Signals, plan)
-	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
-		w.state = memory.Resume(w.state, gap)
-	}
-	w.suspended = false
 	for _, x := range w.aspects {
 		x.Prepare(&p.Pass)
 	}
-	p.before = w.state
+	p.before = w.engine.resume(now, w.shared.maxPause())
 	d, after := scale.Decide(*pol, *obs, p.before, now)
 	spent = time.Since(began)
 	w.shared.meters.RecordDecision(&d, spent)
 	p.State, p.Decision, r.decision, r.requests = after, &d, &d, requestRates(obs)
-	r.early = w.isEarly(&d, now, pol.MaxAge)
+	r.early = w.seen.isEarly(&d, now, pol.MaxAge)
 	for _, x := range w.aspects {
 		x.Decided(w.ctx, &p.Pass)
 	}
-	w.state = p.State
-	byHPA, leading := plan.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading() && w.recordBefore(r)
-	free := byHPA || w.removeHPA(r, false)
-	switch {
-	case byHPA && leading:
-		w.actuateByHPA(p)
-	case !d.Changes():
-		w.advised = -1
-	case plan.Actuation == v1alpha1.ActuationAdvise:
-		w.recordAdvice(t, &d)
-	case leading && free && !byHPA:
-		w.actuate(p)
-	}
+	w.actuator.act(p)
+	w.engine.state = p.State
 	return spent
+}
+
+// restore continues with the stored state, once.
+func (e *engine) restore(now time.Time) {
+	if e.stored != nil {
+		e.state, e.stored = memory.Decode(e.stored, now), nil
+	}
+}
+
+// resume returns the state for a decision, after a pause longer than most without what is valid only while a workload is
+// observed.
+func (e *engine) resume(now time.Time, most time.Duration) scale.State {
+	if gap := now.Sub(e.state.DecidedAt); e.suspended || gap > most {
+		e.state = memory.Resume(e.state, gap)
+	}
+	e.suspended = false
+	return e.state
 }
 
 // maxPause is the longest time between two decisions for which a workload counts as
@@ -187,13 +183,13 @@ func (s *shared) maxPause() time.Duration { return max(memory.MaxGap, 3*s.cfg.Ti
 
 // isEarly reports whether the first replicas have served, or been observed, for less
 // than maxAge, so that their first values may not have arrived yet.
-func (w *workload) isEarly(d *scale.Decision, now time.Time, maxAge time.Duration) bool {
+func (s *seen) isEarly(d *scale.Decision, now time.Time, maxAge time.Duration) bool {
 	if d.Serving == 0 {
-		w.servingSince = time.Time{}
+		s.servingSince = time.Time{}
 		return false
 	}
-	if w.servingSince.IsZero() {
-		w.servingSince = now
+	if s.servingSince.IsZero() {
+		s.servingSince = now
 	}
-	return now.Sub(w.servingSince) < maxAge
+	return now.Sub(s.servingSince) < maxAge
 }

@@ -87,10 +87,10 @@ func (r *rig) restarted(a *v1alpha1.GPUAutoscaler, w *workload) *workload {
 
 // knownLoads returns the record of the load in a workload's state, without missing steps.
 func knownLoads(w *workload) (out []promise.Load) {
-	if len(w.state.Signals) == 0 {
+	if len(w.engine.state.Signals) == 0 {
 		return nil
 	}
-	for _, l := range w.state.Signals[0].Promise.Loads {
+	for _, l := range w.engine.state.Signals[0].Promise.Loads {
 		if l != promise.Missing {
 			out = append(out, l)
 		}
@@ -158,14 +158,14 @@ func TestTheLoadIsRecalledAfterARestart(t *testing.T) {
 		if n := len(knownLoads(forgetful)); n > 1 {
 			t.Errorf("%d steps without a history", n)
 		}
-		at := func(w *workload) float64 { return w.state.Signals[0].Wanted }
+		at := func(w *workload) float64 { return w.engine.state.Signals[0].Wanted }
 		r.fleet.Past = store
 		minute(3, w, again)
 		if at(again) != at(w) || at(w) < 2 {
 			t.Errorf("%v replicas are planned after the restart, %v without one", at(again), at(w))
 		}
-		if w.state.Signals[0].Promise.Plan.Target == 0 || again.state.Signals[0].Promise.Plan.Target == 0 {
-			t.Errorf("plans %+v and %+v", w.state.Signals[0].Promise.Plan, again.state.Signals[0].Promise.Plan)
+		if w.engine.state.Signals[0].Promise.Plan.Target == 0 || again.engine.state.Signals[0].Promise.Plan.Target == 0 {
+			t.Errorf("plans %+v and %+v", w.engine.state.Signals[0].Promise.Plan, again.engine.state.Signals[0].Promise.Plan)
 		}
 	})
 }

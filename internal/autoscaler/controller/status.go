@@ -236,8 +236,6 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 		LastDecision:       base.LastDecision,
 		Pending:            r.pending,
 		Memory:             memory.Of(&r.state, r.at),
-		HPA:                r.hpa,
-		ReplicasBefore:     r.before,
 	}
 	for _, p := range r.parts {
 		if r.blocked() || p.Unasked {
@@ -245,9 +243,6 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 				meta.RemoveStatusCondition(&st.Conditions, name)
 			}
 		}
-	}
-	if !r.scaledAt.IsZero() {
-		st.LastScaleTime = &metav1.Time{Time: r.scaledAt.Truncate(time.Second)}
 	}
 	if r.target != nil {
 		st.CurrentReplicas = r.target.Replicas

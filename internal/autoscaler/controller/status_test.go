@@ -140,7 +140,7 @@ func TestStatusWaitsForAFirstValue(t *testing.T) {
 	// A controller that starts leaves what the last one said until it knows better.
 	r.utilization(r.now.Add(2*time.Minute), 60, p)
 	is(2*time.Minute, reasonReady)
-	w.servingSince = time.Time{}
+	w.seen.servingSince = time.Time{}
 	is(3*time.Minute, reasonReady)
 	is(3*time.Minute+scale.DefaultMaxAge, reasonNoFreshData)
 }

@@ -74,13 +74,13 @@ func TestStateSurvivesFailedReads(t *testing.T) {
 		if d := x.let(50*time.Second, 30).decision; d == nil || d.Rule != scale.RuleStabilization || d.Replicas != 4 {
 			t.Fatalf("before the window is covered: %+v", d)
 		}
-		before := x.state
+		before := x.engine.state
 		x.away = true
 		r := x.let(20*time.Second, 30)
 		if r.obstacle.reason != reasonUnreadable || r.decision != nil {
 			t.Fatalf("the target can be read: %+v", r.obstacle)
 		}
-		if diff := cmp.Diff(before, x.state, cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(before, x.engine.state, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("a failed read changed what the engine knows:\n%s", diff)
 		}
 		m := statusOf(r, &v1alpha1.GPUAutoscalerStatus{}).Memory
@@ -103,7 +103,7 @@ func TestAGapRestartsTheWindow(t *testing.T) {
 			x := newWatched(t)
 			x.aspects = x.fleet.Of(&v1alpha1.GPUAutoscaler{Status: v1alpha1.GPUAutoscalerStatus{Startup: &v1alpha1.LearnedStartup{P50Seconds: 20, P95Seconds: 30, Samples: 5}}})
 			x.let(100*time.Second, 60)
-			x.state.Signals[0].Arrivals = scale.ArrivalModel{At: time.Now(), ArrivedSum: 100, ReplicaSum: 10}
+			x.engine.state.Signals[0].Arrivals = scale.ArrivalModel{At: time.Now(), ArrivedSum: 100, ReplicaSum: 10}
 			begin(x)
 			if r := x.let(2*time.Minute, 30); r.decision != nil {
 				t.Errorf("%s: decided: %+v", what, r.decision)
@@ -117,8 +117,8 @@ func TestAGapRestartsTheWindow(t *testing.T) {
 				t.Errorf("%s: after it, without a window: %+v", what, d)
 				return
 			}
-			if len(x.state.Signals) != 1 || x.state.Signals[0].Arrivals.ArrivedSum != 100 || statusOf(x.status.next, &v1alpha1.GPUAutoscalerStatus{}).Startup == nil {
-				t.Errorf("%s: what was learned is gone: %+v", what, x.state)
+			if len(x.engine.state.Signals) != 1 || x.engine.state.Signals[0].Arrivals.ArrivedSum != 100 || statusOf(x.status.next, &v1alpha1.GPUAutoscalerStatus{}).Startup == nil {
+				t.Errorf("%s: what was learned is gone: %+v", what, x.engine.state)
 			}
 			if d = x.let(58*time.Second, 30).decision; d.Replicas != 4 {
 				t.Errorf("%s: %d replicas before the window is covered", what, d.Replicas)
@@ -150,11 +150,11 @@ func TestOwnershipOfAnotherEndsTheWindow(t *testing.T) {
 		x.object.Store(a)
 		x.let(70*time.Second, 60)
 		h := target.Rival{Kind: "HorizontalPodAutoscaler", Namespace: "ns", Name: "h"}
-		x.rivals.Set(h, x.targetKey, false)
+		x.rivals.Set(h, x.seen.target, false)
 		if r := x.let(time.Second, 60); r.obstacle.reason != reasonOwned {
 			t.Fatalf("not owned: %+v", r.obstacle)
 		}
-		x.rivals.Set(h, x.targetKey, true)
+		x.rivals.Set(h, x.seen.target, true)
 		if d := x.let(time.Second, 30).decision; d.Rule != scale.RuleStabilization || d.Replicas != 4 {
 			t.Errorf("afterwards: %s", d.Sentence())
 		}

@@ -31,48 +31,66 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
-// workload runs the control loop of one GPUAutoscaler: observe, decide, actuate.
-type workload struct {
+// member is what the parts of a workload share.
+type member struct {
 	shared *shared
-	route  func(w *workload, places map[string]struct{}) // sets the places whose samples wake w
 	key    types.NamespacedName
 	ctx    context.Context // the lifetime of the two goroutines that newWorkload's caller starts
+}
+
+func (m *member) record(a *v1alpha1.GPUAutoscaler, kind, reason, action, note string) {
+	m.shared.deps.Record(Event{
+		About: corev1.ObjectReference{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUAutoscaler",
+			Namespace: a.Namespace, Name: a.Name, UID: a.UID, ResourceVersion: a.ResourceVersion,
+		},
+		Kind: kind, Reason: reason, Action: action, Note: note,
+	})
+}
+
+// workload runs the control loop of one GPUAutoscaler: observe, decide, actuate.
+type workload struct {
+	*member
+	route  func(w *workload, places map[string]struct{}) // sets the places whose samples wake w
 	cancel context.CancelFunc
 	wake   chan struct{}
 	status *statusWriter
 	ended  chan struct{}       // closed when run has ended
 	places map[string]struct{} // as in Controller.routes; guarded by Controller.mu
 
-	object      atomic.Pointer[v1alpha1.GPUAutoscaler]
-	plan        atomic.Pointer[plan]            // nil: the spec is invalid, or not compiled yet
-	selector    atomic.Pointer[labels.Selector] // nil: the target is not known
-	scrapesPods atomic.Bool
-	flaws       atomic.Pointer[flaws] // of object
+	object   atomic.Pointer[v1alpha1.GPUAutoscaler]
+	plan     atomic.Pointer[plan]            // nil: the spec is invalid, or not compiled yet
+	selector atomic.Pointer[labels.Selector] // nil: the target is not known
+	flaws    atomic.Pointer[flaws]           // of object
 
 	// The fields below are owned by run's goroutine.
-	compiled              *v1alpha1.GPUAutoscaler // the object that plan and invalid were compiled from
-	invalid               error
-	memory                *v1alpha1.Memory // stored by the previous leader; nil after the first pass
-	state                 scale.State
-	pods                  []*corev1.Pod       // at the last pass
-	routed                map[string]struct{} // the places of their samples
-	targetKey             target.Key
-	hpa                   target.HPA
-	scaledAt              time.Time      // when this controller last changed the replicas
-	advised               int32          // the replicas that were last advised; -1: none
-	advisedAt             time.Time      // when advised was recorded
-	backoff               aspect.Backoff // after failed writes
-	recordedObstacle      string         // the obstacle in the last Event
-	suspended             bool           // the last pass made no decision
-	inconsistencyRecorded bool           // the Event about conflicting signals was recorded
-	outage                outage
-	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
-	aspects               []aspect.Aspect
-	before                *v1alpha1.ReplicasBefore // nil: not recorded, or not known
-	mayRecord             bool                     // it only advised before
-	last                  *scale.Decision          // nil: an obstacle prevented it
-	servingSince          time.Time                // when its first replica began to serve; zero: none serves
+	compiled *v1alpha1.GPUAutoscaler // the object that plan and invalid were compiled from
+	invalid  error
+	seen     seen
+	engine   engine
+	aspects  []aspect.Aspect
+	actuator actuator
+	health   health
+	published
+}
 
+// seen is what a workload knows of its target.
+type seen struct {
+	target       target.Key
+	pods         []*corev1.Pod       // at the last decision
+	routed       map[string]struct{} // the places of their samples
+	servingSince time.Time           // when its first replica began to serve; zero: none serves
+}
+
+// engine is the state of scale.Decide between two passes.
+type engine struct {
+	stored    *v1alpha1.Memory // by the previous leader; nil after the first pass
+	state     scale.State
+	suspended bool // the last pass made no decision
+}
+
+// published is what others see of a workload.
+type published struct {
 	mu       sync.Mutex
 	shown    view.Workload
 	metered  meters.Workload // its Conditions are empty before the first pass
@@ -91,24 +109,28 @@ type plan struct {
 	fields gpu.FieldSet // that its signals read
 	// podMetrics are the metrics whose series its signals only add up per pod, so that the
 	// metrics API can serve them by name.
-	podMetrics []string
-	queries    []queries.Key // parallel to Sources; empty for other kinds
-	metrics    []meters.SignalNames
+	podMetrics  []string
+	scrapesPods bool          // a signal is read of pods
+	queries     []queries.Key // parallel to Sources; empty for other kinds
+	metrics     []meters.SignalNames
 }
+
+// scrapes reports whether a plan, if there is one, reads signals of pods.
+func (p *plan) scrapes() bool { return p != nil && p.scrapesPods }
 
 func newWorkload(ctx context.Context, s *shared, route func(*workload, map[string]struct{}), a *v1alpha1.GPUAutoscaler) *workload {
 	w := &workload{
-		shared: s, route: route, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name},
-		wake: make(chan struct{}, 1), ended: make(chan struct{}), advised: -1,
-		aspects: s.fleet.Of(a),
+		member: &member{shared: s, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name}},
+		route:  route, wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		aspects: s.fleet.Of(a), engine: engine{stored: a.Status.Memory},
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
+	w.actuator, w.health = actuator{member: w.member, published: &w.published, advised: -1}, health{member: w.member}
 	w.object.Store(a)
 	w.flaws.Store(&flaws{})
 	w.status = newStatusWriter(w)
-	w.memory = a.Status.Memory
 	if t := a.Status.LastScaleTime; t != nil {
-		w.scaledAt = t.Time
+		w.actuator.scaledAt = t.Time
 	}
 	w.shown = view.Workload{
 		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
@@ -177,22 +199,20 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	if f := w.flaws.Load(); f.spec != nil {
 		err = fmt.Errorf("the spec cannot be read: %w", f.spec)
 	}
-	if w.invalid, w.inconsistencyRecorded = nil, false; err != nil {
+	if w.invalid, w.health.inconsistency = nil, false; err != nil {
 		w.invalid = errors.New(excerpt.Of(err.Error(), maxMessage)) // the error quotes values of any length
 	}
 	if err != nil {
 		w.plan.Store(nil)
-		w.scrapesPods.Store(false)
 		w.shared.requestDiscovery() // stops its queries and scrapes
 		return
 	}
 	p := &plan{Compiled: compiled, queries: limited, metrics: meters.NamesOf(&compiled.Policy)}
-	scrapes := false
 	for i := range p.Sources {
 		p.podMetrics = append(p.podMetrics, p.Sources[i].PlainNames()...)
 		switch p.Sources[i].Kind {
 		case policy.Pods:
-			scrapes = true
+			p.scrapesPods = true
 		case policy.GPU:
 			if at, ok := gpu.IndexOf(p.Sources[i].Field); ok {
 				p.fields.Add(at)
@@ -208,8 +228,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		p.Policy.MaxAge = w.shared.cfg.MaxAge
 	}
 	w.plan.Store(p)
-	w.scrapesPods.Store(scrapes)
-	w.routed = nil
+	w.seen.routed = nil
 	w.shared.requestDiscovery()
 }
 
@@ -217,15 +236,15 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 // is another one.
 func (w *workload) trackTarget(p *pass) {
 	t := p.Target
-	if t.Key != w.targetKey {
-		w.shared.deps.Scaler.Forget(w.targetKey)
-		if w.targetKey != (target.Key{}) {
-			w.state = scale.State{} // it belongs to another target
+	if t.Key != w.seen.target {
+		w.shared.deps.Scaler.Forget(w.seen.target)
+		if w.seen.target != (target.Key{}) {
+			w.engine.state = scale.State{} // it belongs to another target
 			for _, x := range w.aspects {
 				x.Forget(&p.Pass)
 			}
 		}
-		w.targetKey = t.Key
+		w.seen.target = t.Key
 	}
 	if old := w.selector.Load(); old == nil || (*old).String() != t.Selector.String() {
 		w.selector.Store(&t.Selector)
@@ -264,21 +283,21 @@ func (w *workload) podsProblem(p *plan, pods []*corev1.Pod) string {
 
 // updateRoutes registers the places of these pods' samples with the controller.
 func (w *workload) updateRoutes(pods []*corev1.Pod) {
-	if w.routed != nil && slices.Equal(w.pods, pods) {
+	if w.seen.routed != nil && slices.Equal(w.seen.pods, pods) {
 		return
 	}
-	w.pods = pods
+	w.seen.pods = pods
 	places := make(map[string]struct{}, len(pods))
 	for _, pod := range pods {
 		if pod.Spec.NodeName != "" {
 			places[discovery.NodePlace(pod.Spec.NodeName)] = struct{}{}
 		}
-		if w.scrapesPods.Load() {
+		if w.plan.Load().scrapesPods {
 			places[discovery.PodPlace(pod.Namespace, pod.Name)] = struct{}{}
 		}
 	}
-	if w.routed == nil || !maps.Equal(places, w.routed) {
-		w.routed = places
+	if w.seen.routed == nil || !maps.Equal(places, w.seen.routed) {
+		w.seen.routed = places
 		w.route(w, places)
 	}
 }

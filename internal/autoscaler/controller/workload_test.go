@@ -254,7 +254,7 @@ func TestPassHoldsWhenTheSpecBecomesInvalid(t *testing.T) {
 	if n := r.replicas("web"); n != 1 {
 		t.Errorf("%d replicas by a policy that is gone", n)
 	}
-	if w.plan.Load() != nil || !w.state.Since.IsZero() || w.state.Wants != nil {
+	if w.plan.Load() != nil || !w.engine.state.Since.IsZero() || w.engine.state.Wants != nil {
 		t.Error("the old plan or its window is still there")
 	}
 }
