@@ -62,24 +62,23 @@ func (x *actuator) follow(a *v1alpha1.GPUAutoscaler) {
 }
 
 // act writes the decision of a pass as the spec says.
-func (x *actuator) act(p *pass) {
-	r := p.r
+func (x *actuator) act(r *pass) {
 	byHPA, leading := r.plan.Actuation == v1alpha1.ActuationHPA, x.shared.deps.Leading() && x.recordBefore(r)
 	free := byHPA || x.removeHPA(r, false)
 	switch {
 	case byHPA && leading:
-		x.actuateByHPA(p)
-	case !r.decision.Changes():
+		x.actuateByHPA(r)
+	case !r.Decision.Changes():
 		x.advised = -1
 	case r.plan.Actuation == v1alpha1.ActuationAdvise:
 		x.recordAdvice(r)
 	case leading && free && !byHPA:
-		x.actuate(p)
+		x.actuate(r)
 	}
 }
 
 // part is what the status says of the writes.
-func (x *actuator) part(r *report) aspect.Part {
+func (x *actuator) part(r *pass) aspect.Part {
 	scaledAt, before := x.scaledAt, x.before
 	return aspect.Part{Status: func(st, _ *v1alpha1.GPUAutoscalerStatus) {
 		if st.HPA, st.ReplicasBefore = r.hpa, before; !scaledAt.IsZero() {
@@ -90,9 +89,8 @@ func (x *actuator) part(r *report) aspect.Part {
 
 // actuate writes the decision. If the target was changed meanwhile, it reads the
 // target and decides again.
-func (x *actuator) actuate(p *pass) {
-	r := p.r
-	if !x.backoff.HasEnded(p.At) {
+func (x *actuator) actuate(r *pass) {
+	if !x.backoff.HasEnded(r.At) {
 		r.obstacle = verdict{reasonScaleFailed, x.backoff.Message}
 		return
 	}
@@ -108,24 +106,24 @@ func (x *actuator) actuate(p *pass) {
 		return
 	}
 	for range maxWriteConflicts {
-		d := r.decision
+		d := r.Decision
 		if !d.Changes() || !x.shared.deps.Leading() {
 			return
 		}
 		if d.Replicas < d.Current {
-			x.markVictims(ctx, r.target, d.Victims, p.Units.Pods)
+			x.markVictims(ctx, r.Target, d.Victims, r.Units.Pods)
 		}
-		err := x.shared.deps.Scaler.Write(ctx, r.target, d.Replicas)
+		err := x.shared.deps.Scaler.Write(ctx, r.Target, d.Replicas)
 		switch {
 		case err == nil:
-			x.recordScaled(r, observe.NewestReading(&p.Observation))
+			x.recordScaled(r, observe.NewestReading(&r.Observation))
 			return
 		case !apierrors.IsConflict(err):
 			x.recordFailure(r, err)
 			return
 		}
 		x.shared.meters.RecordWrite(meters.Conflict)
-		if !x.decideAgain(ctx, p) {
+		if !x.decideAgain(ctx, r) {
 			return
 		}
 	}
@@ -134,12 +132,12 @@ func (x *actuator) actuate(p *pass) {
 // isUpToDate reports whether the API server still has the GPUAutoscaler that the
 // decision is based on. A broken watch is retried after up to half a minute; until
 // then the cache misses changes and deletions.
-func (x *actuator) isUpToDate(ctx context.Context, r *report) bool {
+func (x *actuator) isUpToDate(ctx context.Context, r *pass) bool {
 	current := &metav1.PartialObjectMetadata{} // the status may be malformed
 	current.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
 	err := x.shared.deps.Live.Get(ctx, x.key, current)
 	switch {
-	case err == nil && sameSpec(current, r.object) && current.DeletionTimestamp == nil:
+	case err == nil && sameSpec(current, r.Object) && current.DeletionTimestamp == nil:
 		return true
 	case err == nil, apierrors.IsNotFound(err):
 		x.shared.meters.RecordWrite(meters.Outdated)
@@ -152,48 +150,47 @@ func (x *actuator) isUpToDate(ctx context.Context, r *report) bool {
 
 // decideAgain reads the target again after a conflict, and decides again if its
 // replicas changed. It reports whether the write should be retried.
-func (x *actuator) decideAgain(ctx context.Context, p *pass) bool {
-	r := p.r
-	t, err := x.shared.deps.Scaler.Resolve(ctx, x.key.Namespace, r.object.Spec.ScaleTargetRef, true)
+func (x *actuator) decideAgain(ctx context.Context, r *pass) bool {
+	t, err := x.shared.deps.Scaler.Resolve(ctx, x.key.Namespace, r.Object.Spec.ScaleTargetRef, true)
 	if err != nil {
 		x.recordFailure(r, err)
 		return false
 	}
-	r.target = &t
-	if t.Replicas == p.Observation.Replicas {
+	r.Target = &t
+	if t.Replicas == r.Observation.Replicas {
 		return true
 	}
-	p.Observation.Replicas = t.Replicas
-	d, after := scale.Decide(p.Policy, p.Observation, p.before, p.At)
-	p.State, r.decision = after, &d
+	r.Observation.Replicas = t.Replicas
+	d, after := scale.Decide(r.Policy, r.Observation, r.before, r.At)
+	r.State, r.Decision = after, &d
 	return true
 }
 
 // recordScaled counts, logs and records an Event for a decision that was written.
-func (x *actuator) recordScaled(r *report, measured time.Time) {
+func (x *actuator) recordScaled(r *pass, measured time.Time) {
 	now := time.Now()
-	d, t := r.decision, r.target
+	d, t := r.Decision, r.Target
 	x.backoff = aspect.Backoff{}
 	x.scaledAt = now
-	x.shared.meters.RecordScale(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
+	x.shared.meters.RecordScale(now.Sub(measured), measured.IsZero(), now.Sub(r.At))
 	x.published.mu.Lock()
 	x.published.metered.RecordScale(d, now)
 	x.published.mu.Unlock()
 	sentence := d.Sentence()
 	x.shared.deps.Log.Info("scaled", "gpuautoscaler", x.key.String(), "target", t.String(),
 		"from", d.Current, "to", d.Replicas, "rule", d.Rule, "why", sentence)
-	x.record(r.object, corev1.EventTypeNormal, string(d.Rule), "Scale",
+	x.record(r.Object, corev1.EventTypeNormal, string(d.Rule), "Scale",
 		fmt.Sprintf("scaled %s from %d to %d: %s", t, d.Current, d.Replicas, sentence))
 	x.shared.recent.Add(x.key, d, false)
 }
 
 // recordFailure counts and logs a failed write, and extends the backoff.
-func (x *actuator) recordFailure(r *report, err error) {
+func (x *actuator) recordFailure(r *pass, err error) {
 	if x.ctx.Err() != nil {
 		return // shutting down
 	}
 	x.shared.meters.RecordWrite(meters.Failed)
-	x.backoff.Extend(r.at, err.Error())
+	x.backoff.Extend(r.At, err.Error())
 	r.obstacle = verdict{reasonScaleFailed, err.Error()}
 	if x.backoff.Failures == 1 {
 		x.shared.deps.Log.Warn("cannot scale", "gpuautoscaler", x.key.String(), "err", err)
@@ -201,8 +198,8 @@ func (x *actuator) recordFailure(r *report, err error) {
 }
 
 // recordAdvice records an Event for a decision that this controller does not write.
-func (x *actuator) recordAdvice(r *report) {
-	d := r.decision
+func (x *actuator) recordAdvice(r *pass) {
+	d := r.Decision
 	if !x.shared.deps.Leading() || d.Replicas == x.advised || d.Time.Sub(x.advisedAt) < minEventInterval {
 		return
 	}
@@ -211,8 +208,8 @@ func (x *actuator) recordAdvice(r *report) {
 	if !advises {
 		does = "asks its HorizontalPodAutoscaler to scale"
 	}
-	x.record(r.object, corev1.EventTypeNormal, string(d.Rule), "Advise",
-		fmt.Sprintf("%s %s from %d to %d: %s", does, r.target, d.Current, d.Replicas, d.Sentence()))
+	x.record(r.Object, corev1.EventTypeNormal, string(d.Rule), "Advise",
+		fmt.Sprintf("%s %s from %d to %d: %s", does, r.Target, d.Current, d.Replicas, d.Sentence()))
 	x.shared.recent.Add(x.key, d, advises)
 }
 

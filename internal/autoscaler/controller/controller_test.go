@@ -131,8 +131,8 @@ func TestKindsInLowerCase(t *testing.T) {
 		h.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 		r.hpaChanged(h, false)
 		w.pass(r.now)
-		if got := w.status.next; got.obstacle.reason != reasonOwned || got.target == nil || got.target.String() != "Deployment web" {
-			t.Errorf("%v beside an HPA: %+v of %v", ref, got.obstacle, got.target)
+		if got := w.status.next; got.obstacle.reason != reasonOwned || got.Target == nil || got.Target.String() != "Deployment web" {
+			t.Errorf("%v beside an HPA: %+v of %v", ref, got.obstacle, got.Target)
 		}
 	}
 }

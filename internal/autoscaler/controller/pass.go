@@ -12,19 +12,18 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
-// report is the result of one pass.
-type report struct {
-	at           time.Time
-	object       *v1alpha1.GPUAutoscaler
-	target       *target.Target // nil: not found
-	plan         *plan          // nil: invalid
-	decision     *scale.Decision
+// pass is one pass: what it has found, decided and done. The status is written from it.
+type pass struct {
+	aspect.Pass
+	before       scale.State // the decision
+	plan         *plan       // nil: invalid
 	obstacle     verdict
 	podsProblem  string // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
 	unread       string // where a signal that has no value is read of the pods, and what was found there; empty: each has one
@@ -35,7 +34,6 @@ type report struct {
 	early        bool // the first replica has just begun to serve, and its first values may be missing
 	pending      []v1alpha1.PendingStatus
 	hpa          *v1alpha1.OwnedHPA
-	state        scale.State
 	pods         []*corev1.Pod // at the last decision
 	requests     []float64     // requests/s of each signal; NaN: unknown
 	parts        []aspect.Part // of the aspects, in their order
@@ -46,21 +44,19 @@ type report struct {
 // pass observes, decides and actuates once, and returns the duration of the decision.
 func (w *workload) pass(now time.Time) (spent time.Duration) {
 	a := w.object.Load()
-	r := &report{at: now, object: a}
 	w.engine.restore(now)
 	w.compile(a)
-	r.plan = w.plan.Load()
-	p := &pass{Pass: aspect.Pass{Key: w.key, At: now, Object: a}, r: r}
+	r := &pass{Pass: aspect.Pass{Key: w.key, At: now, Object: a}, plan: w.plan.Load()}
 	if r.plan != nil {
-		p.Plan = &r.plan.Compiled
+		r.Plan = &r.plan.Compiled
 	}
 	t, err := w.shared.deps.Scaler.Resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
 	if w.ctx.Err() != nil {
 		return 0
 	}
 	if err == nil {
-		r.target, p.Target = &t, &t
-		w.trackTarget(p)
+		r.Target = &t
+		w.trackTarget(r)
 	}
 	w.actuator.follow(a)
 	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
@@ -75,13 +71,13 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 			r.serving, r.starting = w.countPods(&t)
 		}
 	} else {
-		spent = w.decide(p)
+		spent = w.decide(r)
 	}
-	w.actuator.last, r.hpa = r.decision, w.actuator.hpa.Status(a.Name)
-	r.state, r.pods, r.parts = w.engine.state, w.seen.pods, []aspect.Part{w.actuator.part(r)}
+	w.actuator.last, r.hpa = r.Decision, w.actuator.hpa.Status(a.Name)
+	r.State, r.pods, r.parts = w.engine.state, w.seen.pods, []aspect.Part{w.actuator.part(r)}
 	r.contradictions = w.shared.audit.Contradictions(r.pods)
 	w.health.watch(r)
-	w.report(p)
+	w.report(r)
 	w.publish(r)
 	return spent
 }
@@ -107,56 +103,49 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err
 }
 
 // report has the aspects report a pass, and records the Events that are due.
-func (w *workload) report(p *pass) {
-	r := p.r
-	p.Target, p.Decision, p.State, p.Blocked, p.Places, p.Signals = r.target, r.decision, r.state, r.blocked(), w.seen.routed, signalsCondition(r)
+func (w *workload) report(r *pass) {
+	r.Blocked, r.Places, r.Signals = r.blocked(), w.seen.routed, signalsCondition(r)
 	for _, x := range w.aspects {
-		part := x.Report(&p.Pass)
+		part := x.Report(&r.Pass)
 		for _, n := range part.Notices {
-			w.record(r.object, n.Kind, n.Reason, n.Action, n.Note)
+			w.record(r.Object, n.Kind, n.Reason, n.Action, n.Note)
 		}
 		r.parts = append(r.parts, part)
 	}
-}
-
-// pass is one pass, with what a repeated decision needs.
-type pass struct {
-	aspect.Pass
-	r      *report
-	before scale.State
+	r.Units, r.Reader, r.Observation, r.Tokens, r.UpToDate = replica.Units{}, observe.Reader{}, scale.Observation{}, nil, nil // large
 }
 
 // decide makes the decision of a pass for a workload without an obstacle.
-func (w *workload) decide(p *pass) (spent time.Duration) {
-	began, r, now := time.Now(), p.r, p.At
-	t, plan := r.target, r.plan
-	p.Units = replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector)
-	pods := p.Units.Pods
-	w.updateRoutes(p.Units.All())
-	pol := &p.Policy
+func (w *workload) decide(r *pass) (spent time.Duration) {
+	began, now := time.Now(), r.At
+	t, plan := r.Target, r.plan
+	r.Units = replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector)
+	pods := r.Units.Pods
+	w.updateRoutes(r.Units.All())
+	pol := &r.Policy
 	*pol = plan.Policy
-	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, &t.Template, &p.Units)
+	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, &t.Template, &r.Units)
 	r.podsProblem, r.pending = w.podsProblem(plan, pods), replica.Pending(pods)
-	p.Reader = w.shared.readerAt(now, pol.MaxAge)
-	p.Tokens = func(signal int) []history.Metric { return plan.metrics[signal].Tokens }
-	p.UpToDate = func(ctx context.Context) bool { return w.actuator.isUpToDate(ctx, r) }
-	obs := &p.Observation
-	*obs = p.Reader.Observe(t.Replicas, &p.Units, plan.Sources)
-	obs.Totals, r.queryProblem, r.noRequests = w.shared.totals(w.key, r.object.Spec.Signals, plan)
+	r.Reader = w.shared.readerAt(now, pol.MaxAge)
+	r.Tokens = func(signal int) []history.Metric { return plan.metrics[signal].Tokens }
+	r.UpToDate = func(ctx context.Context) bool { return w.actuator.isUpToDate(ctx, r) }
+	obs := &r.Observation
+	*obs = r.Reader.Observe(t.Replicas, &r.Units, plan.Sources)
+	obs.Totals, r.queryProblem, r.noRequests = w.shared.totals(w.key, r.Object.Spec.Signals, plan)
 	for _, x := range w.aspects {
-		x.Prepare(&p.Pass)
+		x.Prepare(&r.Pass)
 	}
-	p.before = w.engine.resume(now, w.shared.maxPause())
-	d, after := scale.Decide(*pol, *obs, p.before, now)
+	r.before = w.engine.resume(now, w.shared.maxPause())
+	d, after := scale.Decide(*pol, *obs, r.before, now)
 	spent = time.Since(began)
 	w.shared.meters.RecordDecision(&d, spent)
-	p.State, p.Decision, r.decision, r.requests = after, &d, &d, requestRates(obs)
+	r.State, r.Decision, r.requests = after, &d, requestRates(obs)
 	r.early = w.seen.isEarly(&d, now, pol.MaxAge)
 	for _, x := range w.aspects {
-		x.Decided(w.ctx, &p.Pass)
+		x.Decided(w.ctx, &r.Pass)
 	}
-	w.actuator.act(p)
-	w.engine.state = p.State
+	w.actuator.act(r)
+	w.engine.state = r.State
 	return spent
 }
 

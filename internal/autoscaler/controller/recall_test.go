@@ -198,13 +198,13 @@ func TestARecalledLieCostsItsOwnWorkload(t *testing.T) {
 		return w
 	}
 	liar, honest := f("liar"), f("web")
-	if n := liar.status.next.decision.Replicas; n < 1 || n > 10 {
+	if n := liar.status.next.Decision.Replicas; n < 1 || n > 10 {
 		t.Errorf("%d replicas of the liar, want those of its bounds", n)
 	}
 	if n := len(knownLoads(honest)); n == 0 || n > 5 {
 		t.Errorf("%d steps of the other workload", n)
 	}
-	if n := honest.status.next.decision.Replicas; n > 2 {
+	if n := honest.status.next.Decision.Replicas; n > 2 {
 		t.Errorf("%d replicas of the other workload", n)
 	}
 }

@@ -25,9 +25,9 @@ func (w *workload) recordMinute(at time.Time, readings []history.Value) {
 
 // recordReading adds a decision to the current minute, after w.metered has it. w.mu is
 // held.
-func (w *workload) recordReading(r *report) {
-	list := w.metered.Readings(w.readings[:0], r.decision, r.plan.metrics)
-	w.recordMinute(r.at, list)
+func (w *workload) recordReading(r *pass) {
+	list := w.metered.Readings(w.readings[:0], r.Decision, r.plan.metrics)
+	w.recordMinute(r.At, list)
 	w.readings = list
 }
 

@@ -25,21 +25,21 @@ const restoreFor = time.Minute
 
 // recordBefore records the replicas before this object sets them, once for each target. It
 // reports whether they are stored, if spec.onDelete needs them: nothing is written before.
-func (x *actuator) recordBefore(r *report) bool {
+func (x *actuator) recordBefore(r *pass) bool {
 	if r.plan.Actuation == v1alpha1.ActuationAdvise {
 		x.before, x.mayRecord = nil, true
 		return true
 	}
-	name, stored := r.target.String(), r.object.Status.ReplicasBefore
+	name, stored := r.Target.String(), r.Object.Status.ReplicasBefore
 	switch {
 	case x.before != nil && x.before.Target == name:
-	case x.before == nil && !x.mayRecord && r.object.Status.LastScaleTime != nil:
+	case x.before == nil && !x.mayRecord && r.Object.Status.LastScaleTime != nil:
 		return true // an earlier version has scaled it: what was before is not known
 	default:
-		x.before = &v1alpha1.ReplicasBefore{Target: name, Replicas: r.target.Replicas}
+		x.before = &v1alpha1.ReplicasBefore{Target: name, Replicas: r.Target.Replicas}
 	}
 	x.mayRecord = false
-	return r.object.Spec.OnDelete != v1alpha1.OnDeleteRestore || stored != nil && *stored == *x.before
+	return r.Object.Spec.OnDelete != v1alpha1.OnDeleteRestore || stored != nil && *stored == *x.before
 }
 
 // restore sets the replicas of a deleted GPUAutoscaler's target to those before, if its

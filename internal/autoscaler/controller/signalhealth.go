@@ -31,7 +31,7 @@ type health struct {
 }
 
 // watch follows a pass.
-func (h *health) watch(r *report) {
+func (h *health) watch(r *pass) {
 	r.unread = h.describeUnread(r)
 	h.recordObstacle(r)
 	h.watchSignals(r)
@@ -48,7 +48,7 @@ type outage struct {
 
 // recordObstacle logs and records an Event once for each reason why a workload is
 // not scaled.
-func (h *health) recordObstacle(r *report) {
+func (h *health) recordObstacle(r *pass) {
 	if r.obstacle.reason == "" {
 		h.obstacle = ""
 		return
@@ -59,13 +59,13 @@ func (h *health) recordObstacle(r *report) {
 		return
 	}
 	h.obstacle = text
-	for _, c := range r.object.Status.Conditions {
+	for _, c := range r.Object.Status.Conditions {
 		if c.Type == v1alpha1.ConditionAbleToScale && c.Reason == r.obstacle.reason && c.Message == excerpt.Of(r.obstacle.message, maxMessage) {
 			return // the previous leader recorded it
 		}
 	}
 	h.shared.deps.Log.Warn("not scaling", "gpuautoscaler", h.key.String(), "reason", r.obstacle.reason, "why", r.obstacle.message)
-	h.record(r.object, corev1.EventTypeWarning, r.obstacle.reason, "Scale", r.obstacle.message)
+	h.record(r.Object, corev1.EventTypeWarning, r.obstacle.reason, "Scale", r.obstacle.message)
 }
 
 // maxSilent bounds the number of silent targets in a message.
@@ -73,7 +73,7 @@ const maxSilent = 3
 
 // watchSignals records once that the workload's signals became unreadable, and
 // once that they are readable again.
-func (h *health) watchSignals(r *report) {
+func (h *health) watchSignals(r *pass) {
 	o := &h.outage
 	c := signalsCondition(r)
 	if c.Reason != reasonNoFreshData {
@@ -98,17 +98,17 @@ func (h *health) watchSignals(r *report) {
 		return
 	}
 	o.recorded = true
-	last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type)
-	if last != nil && last.Reason == reasonNoFreshData || r.at.Sub(o.lastEvent) < minEventInterval {
+	last := meta.FindStatusCondition(r.Object.Status.Conditions, c.Type)
+	if last != nil && last.Reason == reasonNoFreshData || r.At.Sub(o.lastEvent) < minEventInterval {
 		return // the previous leader recorded it, or the outage is intermittent
 	}
-	o.lastEvent = r.at
-	h.record(r.object, corev1.EventTypeWarning, reasonNoFreshData, "Observe", excerpt.Of(why, maxMessage))
+	o.lastEvent = r.At
+	h.record(r.Object, corev1.EventTypeWarning, reasonNoFreshData, "Observe", excerpt.Of(why, maxMessage))
 }
 
 // watchSources records once that an exporter contradicts the API server about the
 // workload's pods.
-func (h *health) watchSources(r *report) {
+func (h *health) watchSources(r *pass) {
 	c := sourcesCondition(r)
 	if c.Reason != reasonContradicted {
 		h.contradiction = false
@@ -118,10 +118,10 @@ func (h *health) watchSources(r *report) {
 		return
 	}
 	h.contradiction = true
-	if last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type); last != nil && last.Reason == c.Reason {
+	if last := meta.FindStatusCondition(r.Object.Status.Conditions, c.Type); last != nil && last.Reason == c.Reason {
 		return // the previous leader recorded it
 	}
-	h.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", c.Message)
+	h.record(r.Object, corev1.EventTypeWarning, c.Reason, "Observe", c.Message)
 }
 
 // recordContradiction records an Event about the pod of an exporter whose claim the API
@@ -140,7 +140,7 @@ func (c *Controller) recordContradiction(target, note string) {
 
 // describeSilence lists the targets of the serving pods that do not answer, or whose
 // values no longer change.
-func (h *health) describeSilence(r *report) string {
+func (h *health) describeSilence(r *pass) string {
 	want := r.samplePlaces()
 	found := h.shared.discovered.Load()
 	var out []string
@@ -177,8 +177,8 @@ func (h *health) describeSilence(r *report) string {
 // describeUnread says of the first signal of pods without a value at which port of which
 // container it is read, what was found there, and what to set; empty: each has a value, or
 // another message has the reason.
-func (h *health) describeUnread(r *report) string {
-	d, p := r.decision, r.plan
+func (h *health) describeUnread(r *pass) string {
+	d, p := r.Decision, r.plan
 	if d == nil || p == nil || d.Serving == 0 || r.early || r.podsProblem != "" {
 		return ""
 	}
@@ -194,7 +194,7 @@ func (h *health) describeUnread(r *report) string {
 
 // describeRead says where a signal is read of a serving pod, and what was found there: of one
 // that does not answer, if there is one.
-func (h *health) describeRead(r *report, src *policy.Source) (out string) {
+func (h *health) describeRead(r *pass, src *policy.Source) (out string) {
 	for _, pod := range r.pods {
 		if !replica.Serving(pod) {
 			continue
@@ -231,7 +231,7 @@ func namesOf(src *policy.Source) string {
 
 // samplePlaces returns the places whose targets should have samples of the serving
 // pods.
-func (r *report) samplePlaces() map[string]bool {
+func (r *pass) samplePlaces() map[string]bool {
 	out := map[string]bool{}
 	for _, pod := range r.pods {
 		if phase, _ := replica.PhaseOf(pod); phase != scale.Serving || replica.Finished(pod) {
@@ -268,7 +268,7 @@ func fallbackSuffix(p *plan, signal string) string {
 }
 
 // recordInconsistency logs and records one Event about conflicting signals.
-func (h *health) recordInconsistency(r *report) {
+func (h *health) recordInconsistency(r *pass) {
 	if h.inconsistency || !h.shared.deps.Leading() {
 		return
 	}
@@ -277,10 +277,10 @@ func (h *health) recordInconsistency(r *report) {
 		return
 	}
 	h.inconsistency = true
-	last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type)
+	last := meta.FindStatusCondition(r.Object.Status.Conditions, c.Type)
 	if last != nil && last.Reason == c.Reason && last.Message == c.Message {
 		return // the previous leader recorded it
 	}
 	h.shared.deps.Log.Warn("signals conflict with one another", "gpuautoscaler", h.key.String(), "why", c.Message)
-	h.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", excerpt.Of(c.Message, maxMessage))
+	h.record(r.Object, corev1.EventTypeWarning, c.Reason, "Observe", excerpt.Of(c.Message, maxMessage))
 }

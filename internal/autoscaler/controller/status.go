@@ -72,7 +72,7 @@ type statusWriter struct {
 	wake chan struct{}
 
 	mu   sync.Mutex
-	next *report
+	next *pass
 
 	// The fields below are owned by run's goroutine.
 	last    *v1alpha1.GPUAutoscalerStatus // as written last; nil: the object's own
@@ -86,7 +86,7 @@ func newStatusWriter(w *workload) *statusWriter {
 
 // enqueue sets the report that is written next. It replaces one that is still waiting,
 // and does not block.
-func (s *statusWriter) enqueue(r *report) {
+func (s *statusWriter) enqueue(r *pass) {
 	s.mu.Lock()
 	s.next = r
 	s.mu.Unlock()
@@ -128,22 +128,22 @@ func (s *statusWriter) run() {
 }
 
 // newest returns the report to write; nil: none.
-func (s *statusWriter) newest() *report {
+func (s *statusWriter) newest() *pass {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.next
 }
 
 // base returns the status that was written before that of a report.
-func (s *statusWriter) base(r *report) *v1alpha1.GPUAutoscalerStatus {
-	if s.last != nil && s.lastUID == r.object.UID {
+func (s *statusWriter) base(r *pass) *v1alpha1.GPUAutoscalerStatus {
+	if s.last != nil && s.lastUID == r.Object.UID {
 		return s.last
 	}
-	return &r.object.Status
+	return &r.Object.Status
 }
 
 // delay returns the time until the status is due; negative: it is not to be written.
-func (s *statusWriter) delay(r *report, now time.Time) time.Duration {
+func (s *statusWriter) delay(r *pass, now time.Time) time.Duration {
 	if !s.w.shared.deps.Leading() {
 		s.last = nil
 		return -1
@@ -153,18 +153,18 @@ func (s *statusWriter) delay(r *report, now time.Time) time.Duration {
 }
 
 // writeIfDue writes the status if it is due; else it returns the time until it is.
-func (s *statusWriter) writeIfDue(ctx context.Context, r *report, now time.Time) (wait time.Duration) {
+func (s *statusWriter) writeIfDue(ctx context.Context, r *pass, now time.Time) (wait time.Duration) {
 	if wait := s.delay(r, now); wait != 0 {
 		return wait
 	}
 	next := statusOf(r, s.base(r))
-	if err := s.write(ctx, r.object, next); err != nil {
+	if err := s.write(ctx, r.Object, next); err != nil {
 		if ctx.Err() == nil && !apierrors.IsNotFound(err) {
 			s.w.shared.deps.Log.Debug("status not written", "gpuautoscaler", s.w.key.String(), "err", err)
 		}
 		return statusRetry
 	}
-	s.last, s.lastUID, s.wrote = next, r.object.UID, now
+	s.last, s.lastUID, s.wrote = next, r.Object.UID, now
 	return 0
 }
 
@@ -225,17 +225,17 @@ type verdict struct{ reason, message string }
 func (v verdict) lasts() bool { return v.reason != "" && v.reason != reasonUnreadable }
 
 // blocked reports whether an obstacle that lasts prevented the decision, and not only what follows from it.
-func (r *report) blocked() bool { return r.decision == nil && r.obstacle.lasts() }
+func (r *pass) blocked() bool { return r.Decision == nil && r.obstacle.lasts() }
 
 // statusOf returns the status for a report. Conditions that did not change keep their
 // times from base.
-func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
+func statusOf(r *pass, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
 	st := &v1alpha1.GPUAutoscalerStatus{
-		ObservedGeneration: r.object.Generation,
+		ObservedGeneration: r.Object.Generation,
 		Conditions:         slices.Clone(base.Conditions),
 		LastDecision:       base.LastDecision,
 		Pending:            r.pending,
-		Memory:             memory.Of(&r.state, r.at),
+		Memory:             memory.Of(&r.State, r.At),
 	}
 	for _, p := range r.parts {
 		if r.blocked() || p.Unasked {
@@ -244,21 +244,21 @@ func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutosc
 			}
 		}
 	}
-	if r.target != nil {
-		st.CurrentReplicas = r.target.Replicas
+	if r.Target != nil {
+		st.CurrentReplicas = r.Target.Replicas
 		st.ServingReplicas, st.StartingReplicas = r.serving, r.starting
 	}
-	if d := r.decision; d != nil {
+	if d := r.Decision; d != nil {
 		st.CurrentReplicas, st.DesiredReplicas = d.Current, new(d.Replicas)
 		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
 		st.DrainingReplicas, st.LastDecision = d.Leaving, decisionOf(d)
 	}
 	for _, c := range conditionsOf(r) {
-		if c.Reason == reasonNotServing && r.early && hasCondition(st.Conditions, &c, r.object.Generation) {
+		if c.Reason == reasonNotServing && r.early && hasCondition(st.Conditions, &c, r.Object.Generation) {
 			continue
 		}
-		c.ObservedGeneration = r.object.Generation
-		c.LastTransitionTime = metav1.Time{Time: r.at}
+		c.ObservedGeneration = r.Object.Generation
+		c.LastTransitionTime = metav1.Time{Time: r.At}
 		meta.SetStatusCondition(&st.Conditions, c)
 	}
 	for _, p := range r.parts {
@@ -277,7 +277,7 @@ func hasCondition(all []metav1.Condition, c *metav1.Condition, generation int64)
 }
 
 // conditionsOf returns the conditions of a report.
-func conditionsOf(r *report) []metav1.Condition {
+func conditionsOf(r *pass) []metav1.Condition {
 	able := metav1.Condition{Type: v1alpha1.ConditionAbleToScale, Status: metav1.ConditionTrue, Reason: reasonAble}
 	switch {
 	case r.obstacle.reason == reasonUnreadable:
@@ -287,9 +287,9 @@ func conditionsOf(r *report) []metav1.Condition {
 	case r.plan != nil && r.plan.Actuation == v1alpha1.ActuationAdvise:
 		able.Reason, able.Message = reasonAdvising, "decisions are reported and not written"
 	case r.hpa != nil:
-		able.Message = fmt.Sprintf("%s is scaled by HorizontalPodAutoscaler %s of this GPUAutoscaler", r.target, r.hpa.Name)
+		able.Message = fmt.Sprintf("%s is scaled by HorizontalPodAutoscaler %s of this GPUAutoscaler", r.Target, r.hpa.Name)
 	default:
-		able.Message = r.target.String() + " is scaled by this GPUAutoscaler"
+		able.Message = r.Target.String() + " is scaled by this GPUAutoscaler"
 	}
 	signals := signalsCondition(r)
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonReady, Message: "target found, signals readable"}
@@ -307,7 +307,7 @@ func conditionsOf(r *report) []metav1.Condition {
 
 // sourcesCondition reports whether exporters contradict the API server about the
 // workload's pods.
-func sourcesCondition(r *report) metav1.Condition {
+func sourcesCondition(r *pass) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionSources, Status: metav1.ConditionTrue, Reason: reasonUncontested,
 		Message: "exporters and the API server agree on the pods' GPUs",
@@ -324,7 +324,7 @@ func sourcesCondition(r *report) metav1.Condition {
 
 // consistencyCondition reports whether signals conflict with one another. It has no
 // effect on Ready.
-func consistencyCondition(r *report) metav1.Condition {
+func consistencyCondition(r *pass) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionConsistent, Status: metav1.ConditionTrue, Reason: reasonConsistent,
 		Message: "no signal is known to conflict with another",
@@ -342,9 +342,9 @@ func consistencyCondition(r *report) metav1.Condition {
 	return c
 }
 
-func signalsCondition(r *report) metav1.Condition {
+func signalsCondition(r *pass) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionSignals, Status: metav1.ConditionUnknown, Reason: reasonUndecided}
-	d := r.decision
+	d := r.Decision
 	if d == nil {
 		c.Message = "no signal was read"
 		return c

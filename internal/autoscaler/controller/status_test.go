@@ -37,9 +37,9 @@ func TestStatusFits(t *testing.T) {
 			d.Steps = append(d.Steps, scale.Step{Rule: scale.RulePartial, After: 2, Facts: scale.Facts{Signal: name, Serving: 3}})
 		}
 	}
-	r := &report{
-		at: at(0), object: autoscaler("web"), target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")},
-		decision: d, obstacle: verdict{reasonScaleFailed, strings.Repeat("x", 5000)},
+	r := &pass{
+		Pass:     aspect.Pass{At: at(0), Object: autoscaler("web"), Target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")}, Decision: d},
+		obstacle: verdict{reasonScaleFailed, strings.Repeat("x", 5000)},
 	}
 	st := statusOf(r, &v1alpha1.GPUAutoscalerStatus{})
 	b, err := json.Marshal(st)
@@ -244,10 +244,10 @@ func TestStatusesThatWait(t *testing.T) {
 			return w.status
 		}
 		report := func(s *statusWriter, replicas int32) {
-			s.enqueue(&report{
-				at: time.Now(), object: s.w.object.Load(), target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")},
-				decision: &scale.Decision{Time: time.Now(), Replicas: replicas, Rule: scale.RuleDemand},
-			})
+			s.enqueue(&pass{Pass: aspect.Pass{
+				At: time.Now(), Object: s.w.object.Load(), Target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")},
+				Decision: &scale.Decision{Time: time.Now(), Replicas: replicas, Rule: scale.RuleDemand},
+			}})
 			synctest.Wait()
 		}
 		noisy, quiet := writer("noisy"), writer("quiet")
@@ -326,7 +326,7 @@ func TestAnObstacleEndsTheConditionsOfAnObjective(t *testing.T) {
 		}
 		failed := *w.status.next // the decision is made, and cannot be written
 		failed.obstacle, failed.parts = verdict{reasonScaleFailed, "forbidden"}, nil
-		w.report(&pass{Pass: aspect.Pass{At: r.now, Object: a, Plan: &failed.plan.Compiled}, r: &failed})
+		w.report(&failed)
 		if next := statusOf(&failed, st); !slices.Equal(have(next), kinds) || len(next.Objectives) == 0 {
 			got := have(next)
 			t.Errorf("%s: a write that fails leaves %q, want %q", name, got, kinds)

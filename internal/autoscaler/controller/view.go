@@ -92,8 +92,8 @@ func (c *Controller) startingSince(w *workload) (since time.Time) {
 }
 
 // viewWorkload converts a report for the page.
-func viewWorkload(r *report) view.Workload {
-	a := r.object
+func viewWorkload(r *pass) view.Workload {
+	a := r.Object
 	out := view.Workload{
 		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
 		Actuation: string(cmp.Or(a.Spec.Actuation, v1alpha1.ActuationScale)), Min: 1, Max: a.Spec.MaxReplicas,
@@ -125,7 +125,7 @@ func viewWorkload(r *report) view.Workload {
 			f(&out)
 		}
 	}
-	if d := r.decision; d != nil {
+	if d := r.Decision; d != nil {
 		for i, v := range shown.Values(d) {
 			if i < len(out.Signals) {
 				out.Signals[i].Value = v

@@ -234,14 +234,14 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 
 // trackTarget stores the current target and selector. The state is reset if the target
 // is another one.
-func (w *workload) trackTarget(p *pass) {
-	t := p.Target
+func (w *workload) trackTarget(r *pass) {
+	t := r.Target
 	if t.Key != w.seen.target {
 		w.shared.deps.Scaler.Forget(w.seen.target)
 		if w.seen.target != (target.Key{}) {
 			w.engine.state = scale.State{} // it belongs to another target
 			for _, x := range w.aspects {
-				x.Forget(&p.Pass)
+				x.Forget(&r.Pass)
 			}
 		}
 		w.seen.target = t.Key
@@ -303,7 +303,7 @@ func (w *workload) updateRoutes(pods []*corev1.Pod) {
 }
 
 // publish makes the pass visible: to the page, to /metrics and in the status.
-func (w *workload) publish(r *report) {
+func (w *workload) publish(r *pass) {
 	now, judged := viewWorkload(r), conditionsOf(r)
 	w.mu.Lock()
 	w.shown, w.metered.Conditions = now, judged
@@ -312,11 +312,11 @@ func (w *workload) publish(r *report) {
 			f(&w.metered)
 		}
 	}
-	w.spans.Observe(r.at, shown.SpansOf(judged, now.Schedules, r.decision))
-	if d := r.decision; d != nil {
+	w.spans.Observe(r.At, shown.SpansOf(judged, now.Schedules, r.Decision))
+	if d := r.Decision; d != nil {
 		w.history.Add(d)
 		w.inputs = shown.Inputs(d)
-		w.metered.RecordDecision(d, &r.plan.Policy, r.plan.metrics, r.requests, &r.state)
+		w.metered.RecordDecision(d, &r.plan.Policy, r.plan.metrics, r.requests, &r.State)
 		w.recordReading(r)
 	} else {
 		w.metered.Undecided()

@@ -306,7 +306,7 @@ func TestBudgetCountsMIGInstances(t *testing.T) {
 	if got := r.replicas("web"); got != 4 {
 		t.Errorf("%d replicas of 2 MIG instances with a budget of 8, want 4", got)
 	}
-	if d := w.status.next.decision; d.Rule != scale.RuleBudget {
+	if d := w.status.next.Decision; d.Rule != scale.RuleBudget {
 		t.Errorf("decided by %s: %s", d.Rule, d.Sentence())
 	}
 }
