@@ -93,12 +93,12 @@ type Notice struct{ Kind, Reason, Action, Note string }
 // Deps holds the collaborators of the aspects.
 type Deps struct {
 	Client  client.Client
-	Writes  *fair.Slots // with the namespace as payer
-	Leading func() bool // whether this replica writes
+	Writes  *fair.Slots // of the requests that scale, as signals, and that write statuses, with the namespace as payer
+	Leading func() bool // whether this replica may write
 	Log     *slog.Logger
 	Store   *series.Store
-	Devices *trust.Devices
-	Past    objective.Past // nil: nothing is recorded
+	Devices *trust.Devices // the API server's facts about GPUs
+	Past    objective.Past // what the history has kept; nil: nothing
 }
 
 // Fleet is what the aspects of all workloads share.
@@ -117,8 +117,10 @@ func NewFleet(deps Deps) *Fleet { return &Fleet{Deps: deps, Gates: newGates(deps
 // Of returns the aspects of a new workload, in the order in which a pass calls them. Their conditions stand in the reverse
 // order.
 func (f *Fleet) Of(a *v1alpha1.GPUAutoscaler) []Aspect {
+	learned := &startup{}
+	learned.Restore(a.Status.Startup)
 	return []Aspect{
-		newStartup(a),
+		learned,
 		&window{fleet: f},
 		&bounding{fleet: f},
 		&pair{fleet: f},

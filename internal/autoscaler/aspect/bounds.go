@@ -5,6 +5,7 @@ package aspect
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -187,7 +188,7 @@ func storedKey(a *v1alpha1.GPUAutoscaler) string {
 func active(d *scale.Decision, signals metav1.Condition) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionScalingActive, Status: signals.Status, Reason: signals.Reason, Message: signals.Message}
 	switch {
-	case has(d, scale.RuleSetToZero) != nil:
+	case slices.ContainsFunc(d.Steps, func(s scale.Step) bool { return s.Rule == scale.RuleSetToZero }):
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonScalingDisabled
 		c.Message = "the replicas were set to 0, and not by this controller: they stay 0. To go on, set 1 or more, such as with kubectl scale --replicas=1"
 	case c.Status == metav1.ConditionTrue:
@@ -238,14 +239,4 @@ func limitOf(s *scale.Step) (reason, message string) {
 		}
 	}
 	return "", ""
-}
-
-// has returns the last step of a rule; nil: the decision has none.
-func has(d *scale.Decision, rule scale.Rule) (last *scale.Step) {
-	for i := range d.Steps {
-		if d.Steps[i].Rule == rule {
-			last = &d.Steps[i]
-		}
-	}
-	return last
 }

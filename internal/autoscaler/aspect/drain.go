@@ -47,10 +47,10 @@ const (
 // drain takes replicas out of the endpoints before they are removed (spec.drain).
 type drain struct {
 	None
-	fleet     *Fleet
-	backoff   Backoff   // after failed writes of readiness gates
-	written   time.Time // when they were last written
-	condition *metav1.Condition
+	fleet           *Fleet
+	backoff         Backoff   // after failed writes of readiness gates
+	written         time.Time // when they were last written
+	reason, message string    // of the condition; empty: there is none
 }
 
 // Decisions that are only advised take no replica out of the endpoints.
@@ -74,15 +74,19 @@ func (x *drain) Decided(ctx context.Context, p *Pass) {
 	if len(p.Decision.Leave) > 0 || slices.ContainsFunc(p.Observation.Pods, func(r scale.Replica) bool { return r.Phase == scale.Leaving }) {
 		failure = x.writeGates(ctx, p)
 	}
-	if x.condition = nil; p.Policy.Drain > 0 {
-		x.condition = new(judge(p, failure))
+	if x.reason = ""; p.Policy.Drain > 0 {
+		x.reason, x.message = drainReason(p, failure)
 	}
 }
 
 func (x *drain) Report(p *Pass) Part {
 	out := Part{Unasked: p.Plan != nil && p.Plan.Policy.Drain == 0, Owns: []string{v1alpha1.ConditionDraining}}
-	if p.Decision != nil && x.condition != nil {
-		out.Conditions = []metav1.Condition{*x.condition}
+	if p.Decision != nil && x.reason != "" {
+		c := metav1.Condition{Type: v1alpha1.ConditionDraining, Status: metav1.ConditionFalse, Reason: x.reason, Message: excerpt.Of(x.message, maxMessage)}
+		if c.Reason == reasonDraining {
+			c.Status = metav1.ConditionTrue
+		}
+		out.Conditions = []metav1.Condition{c}
 	}
 	return out
 }
@@ -158,18 +162,8 @@ func (x *drain) setGates(ctx context.Context, closes, opens []*corev1.Pod) (fail
 	return failed
 }
 
-// judge returns ConditionDraining. Its message has no numbers of the load, because each change of it is written. failure is
-// of the last write of a readiness gate.
-func judge(p *Pass, failure string) metav1.Condition {
-	out := metav1.Condition{Type: v1alpha1.ConditionDraining, Status: metav1.ConditionFalse}
-	out.Reason, out.Message = drainReason(p, failure)
-	if out.Reason == reasonDraining {
-		out.Status = metav1.ConditionTrue
-	}
-	out.Message = excerpt.Of(out.Message, maxMessage)
-	return out
-}
-
+// drainReason returns the reason and the message of ConditionDraining. They have no numbers of the load, because each change
+// is written. failure is of the last write of a readiness gate.
 func drainReason(p *Pass, failure string) (reason, message string) {
 	if failure != "" {
 		return reasonGateFailed, "a replica cannot leave the endpoints, and is removed after maxSeconds: " + failure

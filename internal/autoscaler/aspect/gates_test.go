@@ -291,20 +291,20 @@ func TestDrainCondition(t *testing.T) {
 			Plan: &policy.Compiled{Sources: []policy.Source{{InFlight: []policy.Term{{}}}}},
 		}
 		change(p)
-		if got := judge(p, failure); string(got.Status)+" "+got.Reason != want || got.Message == "" {
-			t.Errorf("%s %s: %q, want %s", got.Status, got.Reason, got.Message, want)
+		if reason, message := drainReason(p, failure); reason != want || message == "" {
+			t.Errorf("%s: %q, want %s", reason, message, want)
 		}
 	}
-	f("False NotDraining", func(*Pass) {})
-	f("True Draining", func(p *Pass) { p.Decision.Leaving = 1 })
-	f("False NoReadinessGate", func(p *Pass) { p.Units.Pods[0].Spec.ReadinessGates = nil })
-	f("False RequestsNotCounted", func(p *Pass) { p.Plan.Sources = nil })
-	f("False PodDisruptionBudget", func(p *Pass) {
+	f("NotDraining", func(*Pass) {})
+	f("Draining", func(p *Pass) { p.Decision.Leaving = 1 })
+	f("NoReadinessGate", func(p *Pass) { p.Units.Pods[0].Spec.ReadinessGates = nil })
+	f("RequestsNotCounted", func(p *Pass) { p.Plan.Sources = nil })
+	f("PodDisruptionBudget", func(p *Pass) {
 		p.Decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: scale.Facts{By: "one"}}}
 	})
-	f("False GracePeriodTooShort", func(p *Pass) {
+	f("GracePeriodTooShort", func(p *Pass) {
 		p.Target.Template.Pods = &corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Args: []string{"--shutdown-timeout=120"}}}}
 	})
 	failure = "forbidden"
-	f("False ReadinessGateNotWritten", func(p *Pass) { p.Decision.Leaving = 1 })
+	f("ReadinessGateNotWritten", func(p *Pass) { p.Decision.Leaving = 1 })
 }

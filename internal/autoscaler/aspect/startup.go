@@ -16,12 +16,6 @@ type startup struct {
 	replica.Startup
 }
 
-func newStartup(a *v1alpha1.GPUAutoscaler) *startup {
-	x := &startup{}
-	x.Restore(a.Status.Startup)
-	return x
-}
-
 func (x *startup) Prepare(p *Pass) {
 	x.Observe(p.Units.Pods)
 	if l := x.Learned(); l != nil && p.Policy.Startup == 0 {

@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package controller scales workloads: it determines the scrape targets, watches each
+// GPUAutoscaler's target and pods, calls scale.Decide whenever new data has arrived,
+// and writes the result.
+//
+// Each GPUAutoscaler has one goroutine that observes, decides and actuates, and
+// another one that writes its status, so that a slow API server delays neither other
+// objects nor the next decision. Every replica of the controller observes and
+// decides; only the leader writes. A new leader therefore has its windows filled. A
+// replica that has just started does not scale down before its window is covered, see
+// scale.State.
 package controller
 
 import (
@@ -28,7 +38,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
@@ -36,7 +45,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
-	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -59,18 +67,13 @@ type Pods interface {
 	Get(namespace, name string) (*corev1.Pod, bool)
 }
 
-// Deps holds the collaborators of a Controller.
+// Deps holds the collaborators of a Controller. Writes may be nil, which means ForWrites, and Log, which discards.
 type Deps struct {
-	Client client.Client
+	aspect.Deps
 	Live   client.Reader // reads from the API server, not from a cache, before a workload is scaled
-	Writes *fair.Slots   // of the requests that scale, as signals, and that write statuses, with the namespace as payer; nil: ForWrites
 	Pods   Pods
 	Scaler *target.Scaler
-	Store  *series.Store
-	// Devices are the API server's facts about GPUs, which the controller watches.
-	Devices *trust.Devices
-	// Fields are those in use, of which the controller holds those that it reads.
-	Fields *usage.Fields
+	Fields *usage.Fields // those in use, of which the controller holds those that it reads
 
 	// Watch calls h for the objects of the kind of obj. It returns after the first
 	// list was delivered, or with an error if ctx is done.
@@ -88,16 +91,12 @@ type Deps struct {
 	HoldSeries func(names []string)
 	Scrape     func([]discovery.Target) // replaces the list of scrape targets
 	States     func() []view.Target     // the state of each target; the controller fills in Node
-	Leading    func() bool              // whether this replica may write
 	Leader     func() string            // the identity of the leader
 	Record     func(Event)              // records an Event; does not block
 	// ScaledObjectChanged is called for each change of KEDA's ScaledObjects; may be nil.
 	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
 	Metrics             prometheus.Registerer // nil: no metrics
-
-	Minutes Minutes        // of the history; nil: there is none
-	Past    objective.Past // what the history has kept; nil: nothing
-	Log     *slog.Logger   // nil discards
+	Minutes             Minutes               // of the history; nil: there is none
 }
 
 // Event is a Kubernetes Event about an object. Kind is Normal or Warning.
@@ -155,11 +154,9 @@ func New(cfg Config, deps Deps) *Controller {
 	c := &Controller{
 		shared: &shared{
 			cfg: cfg, deps: deps,
-			rivals: target.NewRivals(),
-			hpas:   deps.Scaler.HPAs(deps.Live),
-			fleet: aspect.NewFleet(aspect.Deps{
-				Client: deps.Client, Writes: deps.Writes, Leading: deps.Leading, Log: deps.Log, Store: deps.Store, Devices: deps.Devices, Past: deps.Past,
-			}),
+			rivals:     target.NewRivals(),
+			hpas:       deps.Scaler.HPAs(deps.Live),
+			fleet:      aspect.NewFleet(deps.Deps),
 			rediscover: make(chan struct{}, 1),
 		},
 		workloads: map[types.NamespacedName]*workload{},
@@ -209,7 +206,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 			return nil // the only possible error is that of ctx
 		}
 	}
-	c.deps.Log.Info("watching GPUAutoscalers", "gpuautoscalers", c.workloadCount())
+	c.deps.Log.Info("watching GPUAutoscalers", "gpuautoscalers", len(c.allWorkloads()))
 	ready()
 	c.watchKEDA(ctx)
 	<-ctx.Done()
@@ -232,12 +229,6 @@ func (c *Controller) watchDevices(ctx context.Context) {
 			_ = c.deps.Watch(ctx, &resourcev1.ResourceClaimTemplate{}, eventHandler(d.TemplateChanged))
 		}
 	})
-}
-
-func (c *Controller) workloadCount() int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return len(c.workloads)
 }
 
 // eventHandler returns a handler that calls f for each event of an informer.
@@ -335,14 +326,6 @@ func (c *Controller) hpaChanged(h *autoscalingv2.HorizontalPodAutoscaler, gone b
 	c.wakeAutoscalers(after)
 }
 
-// setRival sets the target of another autoscaler's object, and wakes the GPUAutoscalers
-// that may gain or lose a rival.
-func (c *Controller) setRival(r target.Rival, k target.Key, gone bool) {
-	before := c.rivals.Set(r, k, gone)
-	c.wakeAutoscalers(before)
-	c.wakeAutoscalers(k)
-}
-
 // watchKEDA watches ScaledObjects once their CRD is installed.
 func (c *Controller) watchKEDA(ctx context.Context) {
 	c.running.Go(func() {
@@ -358,7 +341,8 @@ func (c *Controller) scaledObjectChanged(u *unstructured.Unstructured, gone bool
 		f(u, gone)
 	}
 	rival, key := target.OfScaledObject(u)
-	c.setRival(rival, key, gone || target.IsPaused(u))
+	c.wakeAutoscalers(c.rivals.Set(rival, key, gone || target.IsPaused(u))) // those that may lose a rival
+	c.wakeAutoscalers(key)
 }
 
 func (c *Controller) wakeTarget(group, kind string, obj client.Object) {
@@ -368,10 +352,7 @@ func (c *Controller) wakeTarget(group, kind string, obj client.Object) {
 // wakeAutoscalers requests a pass of the workloads with this target.
 func (c *Controller) wakeAutoscalers(k target.Key) {
 	for _, a := range c.rivals.Autoscalers(k) {
-		c.mu.RLock()
-		w := c.workloads[types.NamespacedName{Namespace: a.Namespace, Name: a.Name}]
-		c.mu.RUnlock()
-		if w != nil {
+		if w := c.find(a.Namespace, a.Name); w != nil {
 			w.requestPass()
 		}
 	}
@@ -380,9 +361,7 @@ func (c *Controller) wakeAutoscalers(k target.Key) {
 // LeadershipChanged requests a pass of every workload, after this replica became or
 // stopped being the leader.
 func (c *Controller) LeadershipChanged() {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, w := range c.workloads {
+	for _, w := range c.allWorkloads() {
 		w.requestPass()
 	}
 }

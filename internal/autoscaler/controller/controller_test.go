@@ -75,7 +75,7 @@ func TestRun(t *testing.T) {
 
 		handlers["gpa"].OnDelete(asStored(t, a))
 		synctest.Wait()
-		if _, ok := r.History("ns", "web"); ok || r.workloadCount() != 0 {
+		if _, ok := r.History("ns", "web"); ok || len(r.allWorkloads()) != 0 {
 			t.Error("a deleted GPUAutoscaler goes on")
 		}
 		cancel()

@@ -135,7 +135,7 @@ func (w *workload) decide(r *pass) (spent time.Duration) {
 	for _, x := range w.aspects {
 		x.Prepare(&r.Pass)
 	}
-	r.before = w.engine.resume(now, w.shared.maxPause())
+	r.before = w.engine.resume(now, 3*w.shared.cfg.Tick)
 	d, after := scale.Decide(*pol, *obs, r.before, now)
 	spent = time.Since(began)
 	w.shared.meters.RecordDecision(&d, spent)
@@ -156,19 +156,15 @@ func (e *engine) restore(now time.Time) {
 	}
 }
 
-// resume returns the state for a decision, after a pause longer than most without what is valid only while a workload is
-// observed.
-func (e *engine) resume(now time.Time, most time.Duration) scale.State {
-	if gap := now.Sub(e.state.DecidedAt); e.suspended || gap > most {
+// resume returns the state for a decision. After a pause it lacks what is valid only while a workload is observed; a gap of
+// some ticks is none.
+func (e *engine) resume(now time.Time, ticks time.Duration) scale.State {
+	if gap := now.Sub(e.state.DecidedAt); e.suspended || gap > max(memory.MaxGap, ticks) {
 		e.state = memory.Resume(e.state, gap)
 	}
 	e.suspended = false
 	return e.state
 }
-
-// maxPause is the longest time between two decisions for which a workload counts as
-// observed without a gap.
-func (s *shared) maxPause() time.Duration { return max(memory.MaxGap, 3*s.cfg.Tick) }
 
 // isEarly reports whether the first replicas have served, or been observed, for less
 // than maxAge, so that their first values may not have arrived yet.

@@ -237,30 +237,8 @@ func statusOf(r *pass, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscal
 		Pending:            r.pending,
 		Memory:             memory.Of(&r.State, r.At),
 	}
-	for _, p := range r.parts {
-		if r.blocked() || p.Unasked {
-			for _, name := range p.Owns {
-				meta.RemoveStatusCondition(&st.Conditions, name)
-			}
-		}
-	}
-	if r.Target != nil {
-		st.CurrentReplicas = r.Target.Replicas
-		st.ServingReplicas, st.StartingReplicas = r.serving, r.starting
-	}
-	if d := r.Decision; d != nil {
-		st.CurrentReplicas, st.DesiredReplicas = d.Current, new(d.Replicas)
-		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
-		st.DrainingReplicas, st.LastDecision = d.Leaving, decisionOf(d)
-	}
-	for _, c := range conditionsOf(r) {
-		if c.Reason == reasonNotServing && r.early && hasCondition(st.Conditions, &c, r.Object.Generation) {
-			continue
-		}
-		c.ObservedGeneration = r.Object.Generation
-		c.LastTransitionTime = metav1.Time{Time: r.At}
-		meta.SetStatusCondition(&st.Conditions, c)
-	}
+	r.setReplicas(st)
+	r.setConditions(st)
 	for _, p := range r.parts {
 		if p.Status != nil {
 			p.Status(st, base)
@@ -269,11 +247,36 @@ func statusOf(r *pass, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscal
 	return fit(st)
 }
 
-// hasCondition reports whether there is a condition of c's type for this generation.
-// It stays until there is data for a new one.
-func hasCondition(all []metav1.Condition, c *metav1.Condition, generation int64) bool {
-	last := meta.FindStatusCondition(all, c.Type)
-	return last != nil && last.ObservedGeneration == generation
+// setReplicas sets the numbers of replicas, and the decision.
+func (r *pass) setReplicas(st *v1alpha1.GPUAutoscalerStatus) {
+	if r.Target != nil {
+		st.CurrentReplicas, st.ServingReplicas, st.StartingReplicas = r.Target.Replicas, r.serving, r.starting
+	}
+	if d := r.Decision; d != nil {
+		st.CurrentReplicas, st.DesiredReplicas = d.Current, new(d.Replicas)
+		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
+		st.DrainingReplicas, st.LastDecision = d.Leaving, decisionOf(d)
+	}
+}
+
+// setConditions sets the conditions, and removes those of aspects that are not asked for. Behind an obstacle that lasts, none
+// of an aspect's own is true any more.
+func (r *pass) setConditions(st *v1alpha1.GPUAutoscalerStatus) {
+	for _, p := range r.parts {
+		if r.blocked() || p.Unasked {
+			for _, name := range p.Owns {
+				meta.RemoveStatusCondition(&st.Conditions, name)
+			}
+		}
+	}
+	for _, c := range conditionsOf(r) {
+		last := meta.FindStatusCondition(st.Conditions, c.Type)
+		if c.Reason == reasonNotServing && r.early && last != nil && last.ObservedGeneration == r.Object.Generation {
+			continue // it stays until there is data for a new one
+		}
+		c.ObservedGeneration, c.LastTransitionTime = r.Object.Generation, metav1.Time{Time: r.At}
+		meta.SetStatusCondition(&st.Conditions, c)
+	}
 }
 
 // conditionsOf returns the conditions of a report.
