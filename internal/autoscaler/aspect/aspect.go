@@ -63,7 +63,7 @@ type Pass struct {
 	Signals metav1.Condition         // ConditionSignals
 	Startup *v1alpha1.LearnedStartup // nil: not known
 
-	// Of the decision. A write that conflicts with another one replaces it before Report.
+	// Of the decision, which a write that conflicts with another one replaces before Report. Zero without one.
 	Units       replica.Units
 	Reader      observe.Reader
 	UpToDate    func(context.Context) bool        // whether the API server still has Object

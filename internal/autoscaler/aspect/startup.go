@@ -10,7 +10,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
-// startup learns how long a replica takes to start.
+// startup learns how long a replica takes to start, and says which pods cannot.
 type startup struct {
 	None
 	replica.Startup
@@ -28,9 +28,9 @@ func (x *startup) Forget(*Pass) { x.Startup = replica.Startup{} }
 
 func (x *startup) Report(p *Pass) Part {
 	p.Startup = x.Learned()
-	learned, given := p.Startup, p.Object.Spec.Startup
+	learned, given, pending := p.Startup, p.Object.Spec.Startup, replica.Pending(p.Units.Pods)
 	return Part{
-		Status: func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Startup = learned },
+		Status: func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Startup, st.Pending = learned, pending },
 		View: func(v *view.Workload) {
 			if given != nil && given.ExpectedSeconds != nil {
 				v.Startup = time.Duration(*given.ExpectedSeconds) * time.Second

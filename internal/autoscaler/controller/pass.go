@@ -32,7 +32,6 @@ type pass struct {
 	serving      int32  // the target's serving pods, if no decision was made
 	starting     int32
 	early        bool // the first replica has just begun to serve, and its first values may be missing
-	pending      []v1alpha1.PendingStatus
 	hpa          *v1alpha1.OwnedHPA
 	pods         []*corev1.Pod // at the last decision
 	requests     []float64     // requests/s of each signal; NaN: unknown
@@ -125,7 +124,7 @@ func (w *workload) decide(r *pass) (spent time.Duration) {
 	pol := &r.Policy
 	*pol = plan.Policy
 	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, &t.Template, &r.Units)
-	r.podsProblem, r.pending = w.podsProblem(plan, pods), replica.Pending(pods)
+	r.podsProblem = w.podsProblem(plan, pods)
 	r.Reader = w.shared.readerAt(now, pol.MaxAge)
 	r.Tokens = func(signal int) []history.Metric { return plan.metrics[signal].Tokens }
 	r.UpToDate = func(ctx context.Context) bool { return w.actuator.isUpToDate(ctx, r) }

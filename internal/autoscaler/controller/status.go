@@ -234,7 +234,6 @@ func statusOf(r *pass, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscal
 		ObservedGeneration: r.Object.Generation,
 		Conditions:         slices.Clone(base.Conditions),
 		LastDecision:       base.LastDecision,
-		Pending:            r.pending,
 		Memory:             memory.Of(&r.State, r.At),
 	}
 	r.setReplicas(st)
