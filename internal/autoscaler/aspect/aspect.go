@@ -103,8 +103,8 @@ type Deps struct {
 
 // Fleet is what the aspects of all workloads share.
 type Fleet struct {
-	Pairs Pairs
 	Deps
+	Pairs       Pairs
 	Disruptions Disruptions
 	Gates       *Gates
 	limits      limits

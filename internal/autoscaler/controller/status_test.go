@@ -341,3 +341,22 @@ func TestAnObstacleEndsTheConditionsOfAnObjective(t *testing.T) {
 		}
 	}
 }
+
+// The conditions of every aspect end by one rule: when the spec does not ask for it, and behind an obstacle that lasts.
+func TestConditionsOfAnAspectEnd(t *testing.T) {
+	f := func(what string, stays, unasked bool, reason string) {
+		t.Helper()
+		r := &pass{
+			Pass:     aspect.Pass{At: at(1), Object: autoscaler("web"), Target: &target.Target{}},
+			obstacle: verdict{reason: reason}, parts: []aspect.Part{{Owns: []string{"Mine"}, Unasked: unasked}},
+		}
+		base := &v1alpha1.GPUAutoscalerStatus{Conditions: []metav1.Condition{{Type: "Mine"}, {Type: "Other"}}}
+		if st := statusOf(r, base); stays != (meta.FindStatusCondition(st.Conditions, "Mine") != nil) || meta.FindStatusCondition(st.Conditions, "Other") == nil {
+			t.Errorf("%s: conditions %+v", what, st.Conditions)
+		}
+	}
+	f("asked for, without a new one", true, false, "")
+	f("not asked for", false, true, "")
+	f("an obstacle that lasts", false, false, reasonOwned)
+	f("an API server that does not answer", true, false, reasonUnreadable)
+}
