@@ -74,6 +74,14 @@ const (
 // in the way.
 const ReasonNotDraining = "NotDraining"
 
+// Reasons of conditions about what bounds the replicas.
+const (
+	ReasonNoOverride        = "NoOverride"      // of ConditionOverridden
+	ReasonScalingDisabled   = "ScalingDisabled" // of ConditionScalingActive: others have set the replicas to 0
+	ReasonLimitedByOverride = "Override"        // of ConditionScalingLimited
+	ReasonLimitedByIdle     = "Idle"            // of ConditionScalingLimited
+)
+
 // Further types of a GPUAutoscaler's conditions.
 const (
 	// ConditionScalingActive: signals set the replicas. It is False while no signal has a

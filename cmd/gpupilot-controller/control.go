@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/events"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/gpuexporter"
@@ -91,12 +92,15 @@ func (p *program) makeController() error {
 	p.makeUsage()
 	scraping := &discovery.Scraping{Scraper: p.scraper, Store: p.store}
 	deps := controller.Deps{
-		Client: p.clients.Client, Live: p.clients.ScaleLive, Writes: p.writes, Pods: p.pods, Scaler: p.scaler, Store: p.store, Devices: p.devices, Fields: p.fields,
+		Deps: aspect.Deps{
+			Client: p.clients.Client, Writes: p.writes, Leading: p.leading, Log: p.log, Store: p.store, Devices: p.devices, Past: p.history.Store,
+		},
+		Live: p.clients.ScaleLive, Pods: p.pods, Scaler: p.scaler, Fields: p.fields,
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
 		Queries: p.scheduler, LimitQuery: p.limit.Limit,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) },
 		Scrape:     scraping.Sync, States: scraping.States,
-		Leading: p.leading, Leader: p.leader, Metrics: p.registry, Log: p.log, Minutes: p.history.Recorder, Past: p.history.Store,
+		Leader: p.leader, Metrics: p.registry, Minutes: p.history.Recorder,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	}
 	if p.cfg.keda.address != "" && p.cfg.has(roleAPI) {

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/index"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
@@ -92,8 +93,9 @@ func decided(t *testing.T, page exporterPage, d time.Duration) (replicas int32) 
 		control := controller.New(controller.Config{Discovery: discovery.Config{
 			DCGM: []labels.Selector{labels.SelectorFromSet(labels.Set{"app": "dcgm"})}, DCGMNamespaces: []string{"ns"},
 		}}, controller.Deps{
-			Client: api, Live: api, Pods: pods, Scaler: target.NewScaler(api), Store: store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(), Scrape: scraping.Sync, States: scraping.States, Log: log,
-			AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() }, Leading: func() bool { return true }, Leader: func() string { return "" },
+			Deps: aspect.Deps{Client: api, Store: store, Devices: trust.NewDevices(nil), Leading: func() bool { return true }, Log: log},
+			Live: api, Pods: pods, Scaler: target.NewScaler(api), Fields: usage.NewFields(), Scrape: scraping.Sync, States: scraping.States,
+			AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() }, Leader: func() string { return "" },
 			Record: func(controller.Event) {},
 			Watch: func(_ context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 				if _, ok := obj.(*appsv1.Deployment); ok {

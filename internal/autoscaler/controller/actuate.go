@@ -15,10 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
-	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
@@ -34,53 +34,96 @@ const (
 	minEventInterval = 30 * time.Second
 )
 
-// attempt holds the arguments of a decision, so that it can be repeated after a
-// conflict.
-type attempt struct {
-	policy scale.Policy
-	obs    scale.Observation
-	before scale.State
-	pods   []*corev1.Pod
-	now    time.Time
+// actuator writes the decisions about one workload.
+type actuator struct {
+	*member
+	published *published
+	hpa       target.HPA
+	scaledAt  time.Time                // when this controller last changed the replicas
+	advised   int32                    // the replicas that were last advised; -1: none
+	advisedAt time.Time                // when advised was recorded
+	backoff   aspect.Backoff           // after failed writes
+	uid       types.UID                // of the object that before is about
+	before    *v1alpha1.ReplicasBefore // nil: not recorded, or not known
+	mayRecord bool                     // it only advised before
+	last      *scale.Decision          // nil: an obstacle prevented it
+}
+
+// follow takes over what the leader has recorded in the status of a, if this replica does not lead, or if a is another object
+// than before.
+func (x *actuator) follow(a *v1alpha1.GPUAutoscaler) {
+	leading := x.shared.deps.Leading()
+	if !leading || x.uid != a.UID {
+		x.uid, x.before, x.mayRecord = a.UID, a.Status.ReplicasBefore, false
+	}
+	if x.hpa.Follow(a, leading); leading {
+		x.shared.hpas.Find(x.ctx, a, &x.hpa)
+	}
+}
+
+// act writes the decision of a pass as the spec says.
+func (x *actuator) act(r *pass) {
+	byHPA, leading := r.plan.Actuation == v1alpha1.ActuationHPA, x.shared.deps.Leading() && x.recordBefore(r)
+	free := byHPA || x.removeHPA(r, false)
+	switch {
+	case byHPA && leading:
+		x.actuateByHPA(r)
+	case !r.Decision.Changes():
+		x.advised = -1
+	case r.plan.Actuation == v1alpha1.ActuationAdvise:
+		x.recordAdvice(r)
+	case leading && free && !byHPA:
+		x.actuate(r)
+	}
+}
+
+// part is what the status says of the writes.
+func (x *actuator) part(r *pass) aspect.Part {
+	scaledAt, before := x.scaledAt, x.before
+	return aspect.Part{Status: func(st, _ *v1alpha1.GPUAutoscalerStatus) {
+		if st.HPA, st.ReplicasBefore = r.hpa, before; !scaledAt.IsZero() {
+			st.LastScaleTime = &metav1.Time{Time: scaledAt.Truncate(time.Second)}
+		}
+	}}
 }
 
 // actuate writes the decision. If the target was changed meanwhile, it reads the
 // target and decides again.
-func (w *workload) actuate(r *report, at *attempt) {
-	if !w.backoff.hasEnded(at.now) {
-		r.obstacle = verdict{reasonScaleFailed, w.backoff.message}
+func (x *actuator) actuate(r *pass) {
+	if !x.backoff.HasEnded(r.At) {
+		r.obstacle = verdict{reasonScaleFailed, x.backoff.Message}
 		return
 	}
-	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(x.ctx, writeTimeout)
 	defer cancel()
-	done, err := w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: w.key.Namespace, Signal: true})
+	done, err := x.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: x.key.Namespace, Signal: true})
 	if err != nil {
-		w.recordFailure(r, fmt.Errorf("wait for the API server, which takes long for other requests of namespace %s: %w", w.key.Namespace, err))
+		x.recordFailure(r, fmt.Errorf("wait for the API server, which takes long for other requests of namespace %s: %w", x.key.Namespace, err))
 		return
 	}
 	defer done()
-	if !w.isUpToDate(ctx, r) {
+	if !x.isUpToDate(ctx, r) {
 		return
 	}
 	for range maxWriteConflicts {
-		d := r.decision
-		if !d.Changes() || !w.shared.deps.Leading() {
+		d := r.Decision
+		if !d.Changes() || !x.shared.deps.Leading() {
 			return
 		}
 		if d.Replicas < d.Current {
-			w.markVictims(ctx, r.target, d.Victims, at.pods)
+			x.markVictims(ctx, r.Target, d.Victims, r.Units.Pods)
 		}
-		err := w.shared.deps.Scaler.Write(ctx, r.target, d.Replicas)
+		err := x.shared.deps.Scaler.Write(ctx, r.Target, d.Replicas)
 		switch {
 		case err == nil:
-			w.recordScaled(r, observe.NewestReading(&at.obs))
+			x.recordScaled(r, observe.NewestReading(&r.Observation))
 			return
 		case !apierrors.IsConflict(err):
-			w.recordFailure(r, err)
+			x.recordFailure(r, err)
 			return
 		}
-		w.shared.meters.RecordWrite(meters.Conflict)
-		if !w.decideAgain(ctx, r, at) {
+		x.shared.meters.RecordWrite(meters.Conflict)
+		if !x.decideAgain(ctx, r) {
 			return
 		}
 	}
@@ -89,116 +132,85 @@ func (w *workload) actuate(r *report, at *attempt) {
 // isUpToDate reports whether the API server still has the GPUAutoscaler that the
 // decision is based on. A broken watch is retried after up to half a minute; until
 // then the cache misses changes and deletions.
-func (w *workload) isUpToDate(ctx context.Context, r *report) bool {
+func (x *actuator) isUpToDate(ctx context.Context, r *pass) bool {
 	current := &metav1.PartialObjectMetadata{} // the status may be malformed
 	current.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("GPUAutoscaler"))
-	err := w.shared.deps.Live.Get(ctx, w.key, current)
+	err := x.shared.deps.Live.Get(ctx, x.key, current)
 	switch {
-	case err == nil && sameSpec(current, r.object) && current.DeletionTimestamp == nil:
+	case err == nil && sameSpec(current, r.Object) && current.DeletionTimestamp == nil:
 		return true
 	case err == nil, apierrors.IsNotFound(err):
-		w.shared.meters.RecordWrite(meters.Outdated)
-		w.shared.deps.Log.Debug("object changed or deleted, not scaling from the cached version", "gpuautoscaler", w.key.String())
+		x.shared.meters.RecordWrite(meters.Outdated)
+		x.shared.deps.Log.Debug("object changed or deleted, not scaling from the cached version", "gpuautoscaler", x.key.String())
 	default:
-		w.recordFailure(r, fmt.Errorf("read GPUAutoscaler %s: %w", w.key, err))
+		x.recordFailure(r, fmt.Errorf("read GPUAutoscaler %s: %w", x.key, err))
 	}
 	return false
 }
 
 // decideAgain reads the target again after a conflict, and decides again if its
 // replicas changed. It reports whether the write should be retried.
-func (w *workload) decideAgain(ctx context.Context, r *report, at *attempt) bool {
-	t, err := w.shared.deps.Scaler.Resolve(ctx, w.key.Namespace, r.object.Spec.ScaleTargetRef, true)
+func (x *actuator) decideAgain(ctx context.Context, r *pass) bool {
+	t, err := x.shared.deps.Scaler.Resolve(ctx, x.key.Namespace, r.Object.Spec.ScaleTargetRef, true)
 	if err != nil {
-		w.recordFailure(r, err)
+		x.recordFailure(r, err)
 		return false
 	}
-	r.target = &t
-	if t.Replicas == at.obs.Replicas {
+	r.Target = &t
+	if t.Replicas == r.Observation.Replicas {
 		return true
 	}
-	at.obs.Replicas = t.Replicas
-	d, after := scale.Decide(at.policy, at.obs, at.before, at.now)
-	w.state, r.decision = after, &d
+	r.Observation.Replicas = t.Replicas
+	d, after := scale.Decide(r.Policy, r.Observation, r.before, r.At)
+	r.State, r.Decision = after, &d
 	return true
 }
 
 // recordScaled counts, logs and records an Event for a decision that was written.
-func (w *workload) recordScaled(r *report, measured time.Time) {
+func (x *actuator) recordScaled(r *pass, measured time.Time) {
 	now := time.Now()
-	d, t := r.decision, r.target
-	w.backoff = backoff{}
-	w.scaledAt = now
-	w.shared.meters.RecordScale(now.Sub(measured), measured.IsZero(), now.Sub(r.at))
-	w.mu.Lock()
-	w.metered.RecordScale(d, now)
-	w.mu.Unlock()
+	d, t := r.Decision, r.Target
+	x.backoff = aspect.Backoff{}
+	x.scaledAt = now
+	x.shared.meters.RecordScale(now.Sub(measured), measured.IsZero(), now.Sub(r.At))
+	x.published.mu.Lock()
+	x.published.metered.RecordScale(d, now)
+	x.published.mu.Unlock()
 	sentence := d.Sentence()
-	w.shared.deps.Log.Info("scaled", "gpuautoscaler", w.key.String(), "target", t.String(),
+	x.shared.deps.Log.Info("scaled", "gpuautoscaler", x.key.String(), "target", t.String(),
 		"from", d.Current, "to", d.Replicas, "rule", d.Rule, "why", sentence)
-	w.record(r.object, corev1.EventTypeNormal, string(d.Rule), "Scale",
+	x.record(r.Object, corev1.EventTypeNormal, string(d.Rule), "Scale",
 		fmt.Sprintf("scaled %s from %d to %d: %s", t, d.Current, d.Replicas, sentence))
-	w.shared.recent.Add(w.key, d, false)
+	x.shared.recent.Add(x.key, d, false)
 }
 
 // recordFailure counts and logs a failed write, and extends the backoff.
-func (w *workload) recordFailure(r *report, err error) {
-	if w.ctx.Err() != nil {
+func (x *actuator) recordFailure(r *pass, err error) {
+	if x.ctx.Err() != nil {
 		return // shutting down
 	}
-	w.shared.meters.RecordWrite(meters.Failed)
-	w.backoff.extend(r.at, err.Error())
+	x.shared.meters.RecordWrite(meters.Failed)
+	x.backoff.Extend(r.At, err.Error())
 	r.obstacle = verdict{reasonScaleFailed, err.Error()}
-	if w.backoff.failures == 1 {
-		w.shared.deps.Log.Warn("cannot scale", "gpuautoscaler", w.key.String(), "err", err)
+	if x.backoff.Failures == 1 {
+		x.shared.deps.Log.Warn("cannot scale", "gpuautoscaler", x.key.String(), "err", err)
 	}
 }
 
 // recordAdvice records an Event for a decision that this controller does not write.
-func (w *workload) recordAdvice(t *target.Target, d *scale.Decision) {
-	if !w.shared.deps.Leading() || d.Replicas == w.advised || d.Time.Sub(w.advisedAt) < minEventInterval {
+func (x *actuator) recordAdvice(r *pass) {
+	d := r.Decision
+	if !x.shared.deps.Leading() || d.Replicas == x.advised || d.Time.Sub(x.advisedAt) < minEventInterval {
 		return
 	}
-	w.advised, w.advisedAt = d.Replicas, d.Time
-	does, advises := "would scale", w.plan.Load().Actuation == v1alpha1.ActuationAdvise
+	x.advised, x.advisedAt = d.Replicas, d.Time
+	does, advises := "would scale", r.plan.Actuation == v1alpha1.ActuationAdvise
 	if !advises {
 		does = "asks its HorizontalPodAutoscaler to scale"
 	}
-	w.record(w.object.Load(), corev1.EventTypeNormal, string(d.Rule), "Advise",
-		fmt.Sprintf("%s %s from %d to %d: %s", does, t, d.Current, d.Replicas, d.Sentence()))
-	w.shared.recent.Add(w.key, d, advises)
-}
-
-// recordObstacle logs and records an Event once for each reason why a workload is
-// not scaled.
-func (w *workload) recordObstacle(r *report) {
-	if r.obstacle.reason == "" {
-		w.recordedObstacle = ""
-		return
-	}
-	text := r.obstacle.reason + ": " + r.obstacle.message
-	temporary := r.obstacle.reason == reasonUnreadable || r.obstacle.reason == reasonDeleting
-	if text == w.recordedObstacle || temporary || !w.shared.deps.Leading() {
-		return
-	}
-	w.recordedObstacle = text
-	for _, c := range r.object.Status.Conditions {
-		if c.Type == v1alpha1.ConditionAbleToScale && c.Reason == r.obstacle.reason && c.Message == excerpt.Of(r.obstacle.message, maxMessage) {
-			return // the previous leader recorded it
-		}
-	}
-	w.shared.deps.Log.Warn("not scaling", "gpuautoscaler", w.key.String(), "reason", r.obstacle.reason, "why", r.obstacle.message)
-	w.record(r.object, corev1.EventTypeWarning, r.obstacle.reason, "Scale", r.obstacle.message)
-}
-
-func (w *workload) record(a *v1alpha1.GPUAutoscaler, kind, reason, action, note string) {
-	w.shared.deps.Record(Event{
-		About: corev1.ObjectReference{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUAutoscaler",
-			Namespace: a.Namespace, Name: a.Name, UID: a.UID, ResourceVersion: a.ResourceVersion,
-		},
-		Kind: kind, Reason: reason, Action: action, Note: note,
-	})
+	x.record(r.Object, corev1.EventTypeNormal, string(d.Rule), "Advise",
+		fmt.Sprintf("%s %s from %d to %d: %s", does, r.Target, d.Current, d.Replicas, d.Sentence()))
+	x.shared.recent.Add(x.key, d, advises)
 }
 
 // victimCost is the deletion cost of victims. A ReplicaSet deletes pods with a lower
@@ -215,7 +227,7 @@ const (
 
 // markVictims sets the deletion cost of the pods to remove first. A pod that cannot
 // be marked does not affect the others. Former victims that still run are unmarked.
-func (w *workload) markVictims(ctx context.Context, t *target.Target, victims []string, pods []*corev1.Pod) {
+func (x *actuator) markVictims(ctx context.Context, t *target.Target, victims []string, pods []*corev1.Pod) {
 	if t.Kind == "StatefulSet" {
 		return // it always deletes the pods with the highest ordinals
 	}
@@ -237,13 +249,13 @@ func (w *workload) markVictims(ctx context.Context, t *target.Target, victims []
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			w.setDeletionCost(ctx, pod, chosen[pod.Name])
+			x.setDeletionCost(ctx, pod, chosen[pod.Name])
 		})
 	}
 	all.Wait()
 }
 
-func (w *workload) setDeletionCost(ctx context.Context, pod *corev1.Pod, victim bool) {
+func (x *actuator) setDeletionCost(ctx context.Context, pod *corev1.Pod, victim bool) {
 	value := "null"
 	if victim {
 		value = `"` + victimCost + `"`
@@ -251,24 +263,88 @@ func (w *workload) setDeletionCost(ctx context.Context, pod *corev1.Pod, victim 
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%s}}}`, pod.UID, corev1.PodDeletionCost, value)
 	named := &corev1.Pod{}
 	named.Namespace, named.Name = pod.Namespace, pod.Name
-	err := w.shared.deps.Client.Patch(ctx, named, client.RawPatch(types.MergePatchType, []byte(patch)))
+	err := x.shared.deps.Client.Patch(ctx, named, client.RawPatch(types.MergePatchType, []byte(patch)))
 	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-		w.shared.deps.Log.Debug("cannot mark a pod", "pod", pod.Name, "err", err)
+		x.shared.deps.Log.Debug("cannot mark a pod", "pod", pod.Name, "err", err)
 	}
 }
 
-// backoff is the pause after failed requests: half a second, doubled with each
-// consecutive failure, up to 15 s.
-type backoff struct {
-	failures int
-	until    time.Time
-	message  string
+// The reasons of conditions about an owned HorizontalPodAutoscaler. They are public.
+const (
+	reasonHPAFailed  = "HPANotKept" // it cannot be created, changed or deleted
+	reasonHPAWaits   = "HPAStopping"
+	reasonHPANoValue = "HPAReadsNoMetric"
+)
+
+// actuateByHPA keeps the HorizontalPodAutoscaler, which reads the decision from the external metrics API: victims are marked
+// before the decision is published.
+func (x *actuator) actuateByHPA(r *pass) {
+	d := r.Decision
+	within := target.RangeOf(&r.Policy, d.Replicas)
+	if d.Idle.Down {
+		within.Low = min(within.Low, d.Replicas) // also to 0
+	}
+	if !x.shared.hpas.IsKept(x.ctx, r.Object, r.Target, within, &x.hpa) {
+		x.writeHPA(r, func(ctx context.Context) error {
+			if !x.isUpToDate(ctx, r) {
+				return nil
+			}
+			return x.shared.hpas.Keep(ctx, r.Object, r.Target, within, &x.hpa)
+		})
+	}
+	switch {
+	case d.Changes():
+		ctx, cancel := context.WithTimeout(x.ctx, writeTimeout)
+		x.markVictims(ctx, r.Target, d.Victims, r.Units.Pods) // there are none but of a scale-down
+		cancel()
+		x.recordAdvice(r)
+	case d.Replicas == x.advised:
+		x.scaledAt, x.advised = r.At, -1
+	}
+	if x.hpa.Problem != "" && r.obstacle.reason == "" && (d.Changes() || d.Replicas > 0) {
+		r.obstacle = verdict{reasonHPANoValue, x.hpa.Problem}
+	}
 }
 
-func (b *backoff) extend(now time.Time, message string) {
-	b.until = now.Add(min(500*time.Millisecond<<min(b.failures, 10), 15*time.Second))
-	b.failures++
-	b.message = message
+// removeHPA deletes the HorizontalPodAutoscaler that the object owned, and reports whether the object may set replicas by
+// itself. With atOnce it does not wait for the HPA controller.
+func (x *actuator) removeHPA(r *pass, atOnce bool) (free bool) {
+	if x.hpa.UID == "" || !x.shared.deps.Leading() {
+		return x.hpa.UID == ""
+	}
+	waits := "the GPUAutoscaler was changed"
+	ok := x.writeHPA(r, func(ctx context.Context) (err error) {
+		if atOnce || x.isUpToDate(ctx, r) {
+			waits, err = x.shared.hpas.Remove(ctx, r.Object, &x.hpa, atOnce)
+		}
+		return err
+	})
+	if ok && waits != "" && r.obstacle.reason == "" {
+		r.obstacle = verdict{reasonHPAWaits, waits}
+	}
+	return ok && waits == ""
 }
 
-func (b *backoff) hasEnded(now time.Time) bool { return !now.Before(b.until) }
+// writeHPA makes requests about the HorizontalPodAutoscaler, and reports whether they succeeded.
+func (x *actuator) writeHPA(r *pass, write func(context.Context) error) bool {
+	was := r.obstacle
+	if r.obstacle = (verdict{reasonHPAFailed, x.backoff.Message}); x.backoff.HasEnded(r.At) {
+		ctx, cancel := context.WithTimeout(x.ctx, writeTimeout)
+		defer cancel()
+		done, err := x.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: x.key.Namespace, Signal: true})
+		if err == nil {
+			defer done()
+			err = write(ctx)
+		}
+		if err == nil {
+			x.backoff, r.obstacle = aspect.Backoff{}, was
+			return true
+		}
+		x.recordFailure(r, err)
+		r.obstacle.reason = reasonHPAFailed
+	}
+	if was.reason != "" {
+		r.obstacle = was
+	}
+	return false
+}

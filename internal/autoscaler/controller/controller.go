@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package controller scales workloads: it determines the scrape targets, watches each
+// GPUAutoscaler's target and pods, calls scale.Decide whenever new data has arrived,
+// and writes the result.
+//
+// Each GPUAutoscaler has one goroutine that observes, decides and actuates, and
+// another one that writes its status, so that a slow API server delays neither other
+// objects nor the next decision. Every replica of the controller observes and
+// decides; only the leader writes. A new leader therefore has its windows filled. A
+// replica that has just started does not scale down before its window is covered, see
+// scale.State.
 package controller
 
 import (
@@ -25,11 +35,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/drain"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/pairing"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
@@ -37,7 +45,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
-	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -60,18 +67,13 @@ type Pods interface {
 	Get(namespace, name string) (*corev1.Pod, bool)
 }
 
-// Deps holds the collaborators of a Controller.
+// Deps holds the collaborators of a Controller. Writes may be nil, which means ForWrites, and Log, which discards.
 type Deps struct {
-	Client client.Client
+	aspect.Deps
 	Live   client.Reader // reads from the API server, not from a cache, before a workload is scaled
-	Writes *fair.Slots   // of the requests that scale, as signals, and that write statuses, with the namespace as payer; nil: ForWrites
 	Pods   Pods
 	Scaler *target.Scaler
-	Store  *series.Store
-	// Devices are the API server's facts about GPUs, which the controller watches.
-	Devices *trust.Devices
-	// Fields are those in use, of which the controller holds those that it reads.
-	Fields *usage.Fields
+	Fields *usage.Fields // those in use, of which the controller holds those that it reads
 
 	// Watch calls h for the objects of the kind of obj. It returns after the first
 	// list was delivered, or with an error if ctx is done.
@@ -89,16 +91,12 @@ type Deps struct {
 	HoldSeries func(names []string)
 	Scrape     func([]discovery.Target) // replaces the list of scrape targets
 	States     func() []view.Target     // the state of each target; the controller fills in Node
-	Leading    func() bool              // whether this replica may write
 	Leader     func() string            // the identity of the leader
 	Record     func(Event)              // records an Event; does not block
 	// ScaledObjectChanged is called for each change of KEDA's ScaledObjects; may be nil.
 	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
 	Metrics             prometheus.Registerer // nil: no metrics
-
-	Minutes Minutes        // of the history; nil: there is none
-	Past    objective.Past // what the history has kept; nil: nothing
-	Log     *slog.Logger   // nil discards
+	Minutes             Minutes               // of the history; nil: there is none
 }
 
 // Event is a Kubernetes Event about an object. Kind is Normal or Warning.
@@ -116,13 +114,9 @@ type shared struct {
 	meters  *meters.Meters
 	recent  shown.Log
 	asked   explain.Asked
-	limits  limits
 	failing failing
-	gates   *drain.Gates
 	hpas    *target.HPAs
-	budgets drain.Disruptions
-	pairs   pairing.Index
-	recalls sync.Mutex                 // see objective.Recorded
+	fleet   *aspect.Fleet              // what the aspects of all workloads share
 	held    []string                   // names of gateways' metrics, see holdGateways; of the goroutine of discover
 	asking  map[string][]queries.Owner // by namespace, see askQueries; of the goroutine of discover
 
@@ -162,12 +156,12 @@ func New(cfg Config, deps Deps) *Controller {
 			cfg: cfg, deps: deps,
 			rivals:     target.NewRivals(),
 			hpas:       deps.Scaler.HPAs(deps.Live),
+			fleet:      aspect.NewFleet(deps.Deps),
 			rediscover: make(chan struct{}, 1),
 		},
 		workloads: map[types.NamespacedName]*workload{},
 		routes:    map[string]map[*workload]struct{}{},
 	}
-	c.gates = drain.NewGates(drain.Deps{Client: deps.Client, Writes: deps.Writes, Leading: deps.Leading, Log: deps.Log})
 	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
 	c.discovered.Store(&discovery.List{})
 	c.audit = trust.NewAudit(trust.AuditDeps{
@@ -191,10 +185,10 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	c.running.Go(func() { c.discover(ctx) })
 	c.running.Go(func() { c.audit.Run(ctx) })
 	c.running.Go(func() { c.sampleWorkloads(ctx) })
-	c.running.Go(func() { c.gates.Run(ctx) })
+	c.running.Go(func() { c.fleet.Gates.Run(ctx) })
 	c.running.Go(func() {
-		if c.deps.Watch(ctx, &policyv1.PodDisruptionBudget{}, eventHandler(c.budgets.Changed)) == nil {
-			c.budgets.SetListed()
+		if c.deps.Watch(ctx, &policyv1.PodDisruptionBudget{}, eventHandler(c.fleet.Disruptions.Changed)) == nil {
+			c.fleet.Disruptions.SetListed()
 		}
 	})
 	c.watchDevices(ctx)
@@ -212,7 +206,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 			return nil // the only possible error is that of ctx
 		}
 	}
-	c.deps.Log.Info("watching GPUAutoscalers", "gpuautoscalers", c.workloadCount())
+	c.deps.Log.Info("watching GPUAutoscalers", "gpuautoscalers", len(c.allWorkloads()))
 	ready()
 	c.watchKEDA(ctx)
 	<-ctx.Done()
@@ -235,12 +229,6 @@ func (c *Controller) watchDevices(ctx context.Context) {
 			_ = c.deps.Watch(ctx, &resourcev1.ResourceClaimTemplate{}, eventHandler(d.TemplateChanged))
 		}
 	})
-}
-
-func (c *Controller) workloadCount() int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return len(c.workloads)
 }
 
 // eventHandler returns a handler that calls f for each event of an informer.
@@ -283,7 +271,7 @@ func (c *Controller) autoscalerChanged(ctx context.Context, u *unstructured.Unst
 	compiled, invalid := policy.Compile(a)
 	before, after := c.rivals.SetAutoscaler(a, gone || badSpec != nil || invalid != nil || !c.mayScale(a, &compiled))
 	if gone || invalid == nil {
-		c.pairs.Set(key, compiled.Pair, gone) // one whose spec is invalid stays what it was
+		c.fleet.Pairs.Set(key, compiled.Pair, gone) // one whose spec is invalid stays what it was
 	}
 	c.mu.Lock()
 	w := c.workloads[key]
@@ -338,14 +326,6 @@ func (c *Controller) hpaChanged(h *autoscalingv2.HorizontalPodAutoscaler, gone b
 	c.wakeAutoscalers(after)
 }
 
-// setRival sets the target of another autoscaler's object, and wakes the GPUAutoscalers
-// that may gain or lose a rival.
-func (c *Controller) setRival(r target.Rival, k target.Key, gone bool) {
-	before := c.rivals.Set(r, k, gone)
-	c.wakeAutoscalers(before)
-	c.wakeAutoscalers(k)
-}
-
 // watchKEDA watches ScaledObjects once their CRD is installed.
 func (c *Controller) watchKEDA(ctx context.Context) {
 	c.running.Go(func() {
@@ -361,7 +341,8 @@ func (c *Controller) scaledObjectChanged(u *unstructured.Unstructured, gone bool
 		f(u, gone)
 	}
 	rival, key := target.OfScaledObject(u)
-	c.setRival(rival, key, gone || target.IsPaused(u))
+	c.wakeAutoscalers(c.rivals.Set(rival, key, gone || target.IsPaused(u))) // those that may lose a rival
+	c.wakeAutoscalers(key)
 }
 
 func (c *Controller) wakeTarget(group, kind string, obj client.Object) {
@@ -371,10 +352,7 @@ func (c *Controller) wakeTarget(group, kind string, obj client.Object) {
 // wakeAutoscalers requests a pass of the workloads with this target.
 func (c *Controller) wakeAutoscalers(k target.Key) {
 	for _, a := range c.rivals.Autoscalers(k) {
-		c.mu.RLock()
-		w := c.workloads[types.NamespacedName{Namespace: a.Namespace, Name: a.Name}]
-		c.mu.RUnlock()
-		if w != nil {
+		if w := c.find(a.Namespace, a.Name); w != nil {
 			w.requestPass()
 		}
 	}
@@ -383,9 +361,7 @@ func (c *Controller) wakeAutoscalers(k target.Key) {
 // LeadershipChanged requests a pass of every workload, after this replica became or
 // stopped being the leader.
 func (c *Controller) LeadershipChanged() {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, w := range c.workloads {
+	for _, w := range c.allWorkloads() {
 		w.requestPass()
 	}
 }
@@ -393,7 +369,7 @@ func (c *Controller) LeadershipChanged() {
 // PodChanged handles a change of a pod: old is nil for a new pod, pod is nil for a
 // deleted one. It does not block.
 func (c *Controller) PodChanged(old, pod *corev1.Pod) {
-	c.gates.PodChanged(old, pod)
+	c.fleet.Gates.PodChanged(old, pod)
 	if old != nil && (pod == nil || pod.UID != old.UID) {
 		c.deps.Store.Forget(old.Namespace, old.Name, time.Now())
 	}
@@ -415,7 +391,7 @@ func (c *Controller) PodChanged(old, pod *corev1.Pod) {
 			continue
 		}
 		w.requestPass()
-		if w.scrapesPods.Load() && !discovery.SameEndpoint(old, pod) {
+		if w.plan.Load().scrapes() && !discovery.SameEndpoint(old, pod) {
 			c.requestDiscovery()
 		}
 	}

@@ -75,7 +75,7 @@ func TestRun(t *testing.T) {
 
 		handlers["gpa"].OnDelete(asStored(t, a))
 		synctest.Wait()
-		if _, ok := r.History("ns", "web"); ok || r.workloadCount() != 0 {
+		if _, ok := r.History("ns", "web"); ok || len(r.allWorkloads()) != 0 {
 			t.Error("a deleted GPUAutoscaler goes on")
 		}
 		cancel()
@@ -131,8 +131,8 @@ func TestKindsInLowerCase(t *testing.T) {
 		h.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 		r.hpaChanged(h, false)
 		w.pass(r.now)
-		if got := w.status.next; got.obstacle.reason != reasonOwned || got.target == nil || got.target.String() != "Deployment web" {
-			t.Errorf("%v beside an HPA: %+v of %v", ref, got.obstacle, got.target)
+		if got := w.status.next; got.obstacle.reason != reasonOwned || got.Target == nil || got.Target.String() != "Deployment web" {
+			t.Errorf("%v beside an HPA: %+v of %v", ref, got.obstacle, got.Target)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func newDraining(t *testing.T) *draining {
 	pods := []*corev1.Pod{pod("chat", "a", since, ready(since), gated), pod("chat", "b", since, ready(since), gated)}
 	d := &draining{rig: newRig(t, deployment("chat", 2), a, pods[0].DeepCopy(), pods[1].DeepCopy()), a: a}
 	d.pods.Pods = pods
-	d.budgets.SetListed()
+	d.fleet.Disruptions.SetListed()
 	d.w = d.add(a)
 	return d
 }
@@ -117,7 +117,7 @@ func TestDrainTakenBack(t *testing.T) {
 
 func TestDrainHeldByDisruptionBudget(t *testing.T) {
 	d := newDraining(t)
-	d.budgets.Changed(&policyv1.PodDisruptionBudget{
+	d.fleet.Disruptions.Changed(&policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keep"},
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "chat"}}},
 	}, false)

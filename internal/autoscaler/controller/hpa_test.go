@@ -56,7 +56,7 @@ func TestPassActuatesByHPA(t *testing.T) {
 		if err == nil && h.UID == "" { // the fake gives none
 			h.UID = "h1"
 			err = r.client.Update(t.Context(), &h)
-			w.hpa.UID = h.UID
+			w.actuator.hpa.UID = h.UID
 		}
 		return &h, err
 	}

@@ -82,7 +82,7 @@ func TestMalformedSpecAffectsOnlyItsObject(t *testing.T) {
 	} {
 		r.events = nil
 		w := r.deliver(u, false)
-		w.recordedObstacle, w.compiled = "", nil
+		w.health.obstacle, w.compiled = "", nil
 		w.pass(r.now)
 		if got := w.status.next.obstacle; got.reason != reasonInvalid || !strings.Contains(got.message, "the spec cannot be read") {
 			t.Errorf("%s: %+v", what, got)

@@ -29,7 +29,7 @@ func paired(t *testing.T, low, high string) (*rig, map[string]*workload) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.pairs.Set(all[a.Name].key, compiled.Pair, false)
+		r.fleet.Pairs.Set(all[a.Name].key, compiled.Pair, false)
 	}
 	return r, all
 }
@@ -84,6 +84,6 @@ func TestAPairIsKeptInItsRatio(t *testing.T) {
 	f(50, 50, 1, 1, v1alpha1.ReasonPairKept)  // they do not hold each other up
 	all["decode"].object.Load().Spec.Override = nil
 	delete(all, "decode")
-	r.pairs.Set(r.workloads[all["prefill"].key].key, policy.Pair{With: "gone", Least: 1}, false)
+	r.fleet.Pairs.Set(r.workloads[all["prefill"].key].key, policy.Pair{With: "gone", Least: 1}, false)
 	f(50, 0, 1, 1, v1alpha1.ReasonPairNotFound)
 }

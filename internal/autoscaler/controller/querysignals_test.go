@@ -78,7 +78,7 @@ func TestToAndFromZero(t *testing.T) {
 		t.Helper()
 		w.pass(r.now.Add(after))
 		if n := r.replicas("web"); n != want {
-			t.Errorf("%s: %d replicas, want %d: %s", what, n, want, w.status.next.decision.Sentence())
+			t.Errorf("%s: %d replicas, want %d: %s", what, n, want, w.status.next.Decision.Sentence())
 		}
 	}
 	pass("before the first answer", 0, 0)

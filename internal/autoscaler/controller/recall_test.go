@@ -87,10 +87,10 @@ func (r *rig) restarted(a *v1alpha1.GPUAutoscaler, w *workload) *workload {
 
 // knownLoads returns the record of the load in a workload's state, without missing steps.
 func knownLoads(w *workload) (out []promise.Load) {
-	if len(w.state.Signals) == 0 {
+	if len(w.engine.state.Signals) == 0 {
 		return nil
 	}
-	for _, l := range w.state.Signals[0].Promise.Loads {
+	for _, l := range w.engine.state.Signals[0].Promise.Loads {
 		if l != promise.Missing {
 			out = append(out, l)
 		}
@@ -106,7 +106,7 @@ func TestTheLoadIsRecalledAfterARestart(t *testing.T) {
 		r := newRig(t, deployment("web", 4), a)
 		store := history.New(history.Config{})
 		recorder := history.NewRecorder(store, nil, slog.New(slog.DiscardHandler))
-		r.deps.Minutes, r.deps.Past = recorder, store
+		r.deps.Minutes, r.fleet.Past = recorder, store
 		go recorder.Run(t.Context())
 		w := r.add(a)
 		var servers []*llmServer
@@ -139,7 +139,7 @@ func TestTheLoadIsRecalledAfterARestart(t *testing.T) {
 		again, forgetful := r.restarted(a, w), r.restarted(a, w)
 		w.pass(time.Now())
 		again.pass(time.Now())
-		r.deps.Past = nil
+		r.fleet.Past = nil
 		forgetful.pass(time.Now())
 		want, got := knownLoads(w), knownLoads(again)
 		if n := len(got) - len(want); len(want) < 300 || n < -8 || n > 8 { // minutes are whole
@@ -158,14 +158,14 @@ func TestTheLoadIsRecalledAfterARestart(t *testing.T) {
 		if n := len(knownLoads(forgetful)); n > 1 {
 			t.Errorf("%d steps without a history", n)
 		}
-		at := func(w *workload) float64 { return w.state.Signals[0].Wanted }
-		r.deps.Past = store
+		at := func(w *workload) float64 { return w.engine.state.Signals[0].Wanted }
+		r.fleet.Past = store
 		minute(3, w, again)
 		if at(again) != at(w) || at(w) < 2 {
 			t.Errorf("%v replicas are planned after the restart, %v without one", at(again), at(w))
 		}
-		if w.state.Signals[0].Promise.Plan.Target == 0 || again.state.Signals[0].Promise.Plan.Target == 0 {
-			t.Errorf("plans %+v and %+v", w.state.Signals[0].Promise.Plan, again.state.Signals[0].Promise.Plan)
+		if w.engine.state.Signals[0].Promise.Plan.Target == 0 || again.engine.state.Signals[0].Promise.Plan.Target == 0 {
+			t.Errorf("plans %+v and %+v", w.engine.state.Signals[0].Promise.Plan, again.engine.state.Signals[0].Promise.Plan)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestARecalledLieCostsItsOwnWorkload(t *testing.T) {
 		}
 	}
 	r := newRig(t, deployment("liar", 1), deployment("web", 1))
-	r.deps.Past = store
+	r.fleet.Past = store
 	f := func(name string) *workload {
 		a := promised(name)
 		p := pod(name, name+"-0", now.Add(-time.Hour), ready(now.Add(-time.Hour)))
@@ -198,13 +198,13 @@ func TestARecalledLieCostsItsOwnWorkload(t *testing.T) {
 		return w
 	}
 	liar, honest := f("liar"), f("web")
-	if n := liar.status.next.decision.Replicas; n < 1 || n > 10 {
+	if n := liar.status.next.Decision.Replicas; n < 1 || n > 10 {
 		t.Errorf("%d replicas of the liar, want those of its bounds", n)
 	}
 	if n := len(knownLoads(honest)); n == 0 || n > 5 {
 		t.Errorf("%d steps of the other workload", n)
 	}
-	if n := honest.status.next.decision.Replicas; n > 2 {
+	if n := honest.status.next.Decision.Replicas; n > 2 {
 		t.Errorf("%d replicas of the other workload", n)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -175,7 +176,7 @@ func TestTheHistoryContinuesTheSeriesOfMetrics(t *testing.T) {
 	w.mu.Lock() // as with a preset
 	w.metered.Signals[0].Requests, w.metered.Signals[0].Prompt, w.metered.Signals[0].Output = 2.5, 4000, 600
 	n := w.metered.Counts
-	w.recordReading(&report{plan: w.plan.Load(), at: r.now, decision: &scale.Decision{Current: n.Current, Replicas: n.Desired, Serving: n.Serving, Starting: n.Starting, Unschedulable: n.Unschedulable}})
+	w.recordReading(&pass{plan: w.plan.Load(), Pass: aspect.Pass{At: r.now, Decision: &scale.Decision{Current: n.Current, Replicas: n.Desired, Serving: n.Serving, Starting: n.Starting, Unschedulable: n.Unschedulable}}})
 	w.mu.Unlock()
 	r.sample(r.now)
 	w.metered.Sampled.Sums = append(w.metered.Sampled.Sums, meters.Sum{Metric: "vllm:num_requests_waiting", Value: 7})

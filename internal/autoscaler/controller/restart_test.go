@@ -51,7 +51,7 @@ func TestRestartDecidesTheSame(t *testing.T) {
 		}
 		anew := newWorkload(t.Context(), r.shared, r.route, again)
 		anew.pass(now)
-		want, got := w.status.next.decision, anew.status.next.decision
+		want, got := w.status.next.Decision, anew.status.next.Decision
 		if got.Replicas != want.Replicas || got.Rule != want.Rule {
 			t.Fatalf("after %d s: %d (%s), want %d (%s)", i, got.Replicas, got.Sentence(), want.Replicas, want.Sentence())
 		}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -22,30 +23,23 @@ const reasonRestored = "ReplicasRestored"
 // restoreFor is how long the replicas of a deleted GPUAutoscaler are tried to be restored.
 const restoreFor = time.Minute
 
-// followBefore takes over what is stored: of a new object, and of another leader.
-func (w *workload) followBefore(a *v1alpha1.GPUAutoscaler) {
-	if !w.shared.deps.Leading() || w.compiled == nil || w.compiled.UID != a.UID {
-		w.before, w.mayRecord = a.Status.ReplicasBefore, false
-	}
-}
-
 // recordBefore records the replicas before this object sets them, once for each target. It
 // reports whether they are stored, if spec.onDelete needs them: nothing is written before.
-func (w *workload) recordBefore(r *report) bool {
+func (x *actuator) recordBefore(r *pass) bool {
 	if r.plan.Actuation == v1alpha1.ActuationAdvise {
-		w.before, w.mayRecord = nil, true
+		x.before, x.mayRecord = nil, true
 		return true
 	}
-	name, stored := r.target.String(), r.object.Status.ReplicasBefore
+	name, stored := r.Target.String(), r.Object.Status.ReplicasBefore
 	switch {
-	case w.before != nil && w.before.Target == name:
-	case w.before == nil && !w.mayRecord && r.object.Status.LastScaleTime != nil:
+	case x.before != nil && x.before.Target == name:
+	case x.before == nil && !x.mayRecord && r.Object.Status.LastScaleTime != nil:
 		return true // an earlier version has scaled it: what was before is not known
 	default:
-		w.before = &v1alpha1.ReplicasBefore{Target: name, Replicas: r.target.Replicas}
+		x.before = &v1alpha1.ReplicasBefore{Target: name, Replicas: r.Target.Replicas}
 	}
-	w.mayRecord = false
-	return r.object.Spec.OnDelete != v1alpha1.OnDeleteRestore || stored != nil && *stored == *w.before
+	x.mayRecord = false
+	return r.Object.Spec.OnDelete != v1alpha1.OnDeleteRestore || stored != nil && *stored == *x.before
 }
 
 // restore sets the replicas of a deleted GPUAutoscaler's target to those before, if its
@@ -56,13 +50,13 @@ func (c *Controller) restore(ctx context.Context, a *v1alpha1.GPUAutoscaler, w *
 	case <-ctx.Done():
 		return
 	}
-	before := w.before
+	before := w.actuator.before
 	if a.Spec.OnDelete != v1alpha1.OnDeleteRestore || before == nil || before.Replicas < 0 || !c.deps.Leading() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, restoreFor)
 	defer cancel()
-	var pause backoff
+	var pause aspect.Backoff
 	for {
 		note, err := c.tryRestore(ctx, a, w, before)
 		switch {
@@ -73,12 +67,12 @@ func (c *Controller) restore(ctx context.Context, a *v1alpha1.GPUAutoscaler, w *
 			w.record(a, corev1.EventTypeNormal, reasonRestored, "Scale", note)
 			return
 		}
-		pause.extend(time.Now(), err.Error())
+		pause.Extend(time.Now(), err.Error())
 		select {
 		case <-ctx.Done():
 			c.deps.Log.Warn("cannot restore the replicas of a deleted object", "gpuautoscaler", w.key.String(), "err", err)
 			return
-		case <-time.After(time.Until(pause.until)):
+		case <-time.After(time.Until(pause.Until)):
 		}
 		if !c.deps.Leading() {
 			return
@@ -93,8 +87,8 @@ func (c *Controller) tryRestore(ctx context.Context, a *v1alpha1.GPUAutoscaler, 
 		return "", fmt.Errorf("wait for the API server: %w", err)
 	}
 	defer done()
-	if w.hpa.UID != "" {
-		if _, err := c.hpas.Remove(ctx, a, &w.hpa, true); err != nil {
+	if w.actuator.hpa.UID != "" {
+		if _, err := c.hpas.Remove(ctx, a, &w.actuator.hpa, true); err != nil {
 			return "", err
 		}
 	}
@@ -104,12 +98,12 @@ func (c *Controller) tryRestore(ctx context.Context, a *v1alpha1.GPUAutoscaler, 
 		return "", nil
 	case err != nil:
 		return "", err
-	case t.String() != before.Target || t.Replicas == before.Replicas || !w.leftBy(t.Replicas):
+	case t.String() != before.Target || t.Replicas == before.Replicas || !w.actuator.leftBy(t.Replicas):
 		return "", nil
 	case len(c.rivals.Autoscalers(t.Key)) > 0:
 		return "", nil // it has been created again
 	}
-	if _, ok := c.rivals.Of(a, t.Key, w.hpa.Owned()...); ok {
+	if _, ok := c.rivals.Of(a, t.Key, w.actuator.hpa.Owned()...); ok {
 		return "", nil
 	}
 	from := t.Replicas
@@ -121,7 +115,7 @@ func (c *Controller) tryRestore(ctx context.Context, a *v1alpha1.GPUAutoscaler, 
 
 // leftBy reports whether the replicas are those that this object last set or left, so that
 // nobody has set them since. Replicas that somebody has set to 0 stay 0.
-func (w *workload) leftBy(replicas int32) bool {
-	d := w.last
+func (x *actuator) leftBy(replicas int32) bool {
+	d := x.last
 	return d != nil && d.Rule != scale.RuleSetToZero && (replicas == d.Current || replicas == d.Replicas)
 }

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -86,18 +87,18 @@ func newRig(t testing.TB, objects ...client.Object) *rig {
 	r.Controller = New(Config{Discovery: discovery.Config{
 		Agents: sel("app=agent"), AgentNamespace: "ns", DCGM: sel("app=dcgm"), DCGMNamespaces: []string{"ns"},
 	}}, Deps{
-		Client: r.client, Live: r.client, Pods: &r.pods, Scaler: target.NewScaler(r.client), Store: r.store, Devices: trust.NewDevices(nil), Fields: usage.NewFields(),
+		Deps: aspect.Deps{Client: r.client, Store: r.store, Devices: trust.NewDevices(nil), Leading: func() bool { return r.leading }},
+		Live: r.client, Pods: &r.pods, Scaler: target.NewScaler(r.client), Fields: usage.NewFields(),
 		AwaitInstalled: func(ctx context.Context, _ client.Object) error { <-ctx.Done(); return ctx.Err() },
 		Watch: func(ctx context.Context, obj client.Object, h toolscache.ResourceEventHandler) error {
 			return r.watch(ctx, obj, h)
 		},
 		LimitQuery: func(_, promql string) (string, bool, error) { return promql, false, nil },
 
-		Scrape:  func(ts []discovery.Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
-		States:  func() []view.Target { return r.states },
-		Leading: func() bool { return r.leading },
-		Leader:  func() string { return "me" },
-		Record:  func(e Event) { r.mu.Lock(); r.events = append(r.events, e); r.mu.Unlock() },
+		Scrape: func(ts []discovery.Target) { r.mu.Lock(); r.scraped = append(r.scraped, ts); r.mu.Unlock() },
+		States: func() []view.Target { return r.states },
+		Leader: func() string { return "me" },
+		Record: func(e Event) { r.mu.Lock(); r.events = append(r.events, e); r.mu.Unlock() },
 	})
 	return r
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -20,6 +21,24 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
 
+// health says once what is wrong with the signals of a workload, or prevents its decisions: in Events and in the log.
+type health struct {
+	*member
+	outage        outage
+	obstacle      string // in the last Event
+	contradiction bool   // the Event about an exporter that contradicts the API server was recorded
+	inconsistency bool   // the Event about conflicting signals was recorded
+}
+
+// watch follows a pass.
+func (h *health) watch(r *pass) {
+	r.unread = h.describeUnread(r)
+	h.recordObstacle(r)
+	h.watchSignals(r)
+	h.watchSources(r)
+	h.recordInconsistency(r)
+}
+
 // outage is a period in which replicas serve and no signal has a value.
 type outage struct {
 	ongoing   bool
@@ -27,60 +46,82 @@ type outage struct {
 	lastEvent time.Time // when the last Event was recorded
 }
 
+// recordObstacle logs and records an Event once for each reason why a workload is
+// not scaled.
+func (h *health) recordObstacle(r *pass) {
+	if r.obstacle.reason == "" {
+		h.obstacle = ""
+		return
+	}
+	text := r.obstacle.reason + ": " + r.obstacle.message
+	temporary := r.obstacle.reason == reasonUnreadable || r.obstacle.reason == reasonDeleting
+	if text == h.obstacle || temporary || !h.shared.deps.Leading() {
+		return
+	}
+	h.obstacle = text
+	for _, c := range r.Object.Status.Conditions {
+		if c.Type == v1alpha1.ConditionAbleToScale && c.Reason == r.obstacle.reason && c.Message == excerpt.Of(r.obstacle.message, maxMessage) {
+			return // the previous leader recorded it
+		}
+	}
+	h.shared.deps.Log.Warn("not scaling", "gpuautoscaler", h.key.String(), "reason", r.obstacle.reason, "why", r.obstacle.message)
+	h.record(r.Object, corev1.EventTypeWarning, r.obstacle.reason, "Scale", r.obstacle.message)
+}
+
 // maxSilent bounds the number of silent targets in a message.
 const maxSilent = 3
 
 // watchSignals records once that the workload's signals became unreadable, and
 // once that they are readable again.
-func (w *workload) watchSignals(r *report) {
-	o := &w.outage
+func (h *health) watchSignals(r *pass) {
+	o := &h.outage
 	c := signalsCondition(r)
 	if c.Reason != reasonNoFreshData {
 		if o.ongoing && c.Reason == reasonReadable {
-			w.shared.deps.Log.Info("signals readable again", "gpuautoscaler", w.key.String())
+			h.shared.deps.Log.Info("signals readable again", "gpuautoscaler", h.key.String())
 		}
 		o.ongoing, o.recorded = false, false
 		return
 	}
-	if o.ongoing && (o.recorded || !w.shared.deps.Leading()) {
+	if o.ongoing && (o.recorded || !h.shared.deps.Leading()) {
 		return
 	}
 	why := c.Message
 	if r.queryProblem == "" && (r.unread == "" || r.plan.fields != (gpu.FieldSet{})) {
-		why += ": " + w.describeSilence()
+		why += ": " + h.describeSilence(r)
 	}
 	if !o.ongoing {
 		o.ongoing = true
-		w.shared.deps.Log.Warn("signals unreadable", "gpuautoscaler", w.key.String(), "why", why)
+		h.shared.deps.Log.Warn("signals unreadable", "gpuautoscaler", h.key.String(), "why", why)
 	}
-	if !w.shared.deps.Leading() {
+	if !h.shared.deps.Leading() {
 		return
 	}
 	o.recorded = true
-	last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type)
-	if last != nil && last.Reason == reasonNoFreshData || r.at.Sub(o.lastEvent) < minEventInterval {
+	last := meta.FindStatusCondition(r.Object.Status.Conditions, c.Type)
+	if last != nil && last.Reason == reasonNoFreshData || r.At.Sub(o.lastEvent) < minEventInterval {
 		return // the previous leader recorded it, or the outage is intermittent
 	}
-	o.lastEvent = r.at
-	w.record(r.object, corev1.EventTypeWarning, reasonNoFreshData, "Observe", excerpt.Of(why, maxMessage))
+	o.lastEvent = r.At
+	h.record(r.Object, corev1.EventTypeWarning, reasonNoFreshData, "Observe", excerpt.Of(why, maxMessage))
 }
 
 // watchSources records once that an exporter contradicts the API server about the
 // workload's pods.
-func (w *workload) watchSources(r *report) {
+func (h *health) watchSources(r *pass) {
 	c := sourcesCondition(r)
 	if c.Reason != reasonContradicted {
-		w.contradictionRecorded = false
+		h.contradiction = false
 		return
 	}
-	if w.contradictionRecorded || !w.shared.deps.Leading() {
+	if h.contradiction || !h.shared.deps.Leading() {
 		return
 	}
-	w.contradictionRecorded = true
-	if last := meta.FindStatusCondition(r.object.Status.Conditions, c.Type); last != nil && last.Reason == c.Reason {
+	h.contradiction = true
+	if last := meta.FindStatusCondition(r.Object.Status.Conditions, c.Type); last != nil && last.Reason == c.Reason {
 		return // the previous leader recorded it
 	}
-	w.record(r.object, corev1.EventTypeWarning, c.Reason, "Observe", c.Message)
+	h.record(r.Object, corev1.EventTypeWarning, c.Reason, "Observe", c.Message)
 }
 
 // recordContradiction records an Event about the pod of an exporter whose claim the API
@@ -99,11 +140,11 @@ func (c *Controller) recordContradiction(target, note string) {
 
 // describeSilence lists the targets of the serving pods that do not answer, or whose
 // values no longer change.
-func (w *workload) describeSilence() string {
-	want := w.samplePlaces()
-	found := w.shared.discovered.Load()
+func (h *health) describeSilence(r *pass) string {
+	want := r.samplePlaces()
+	found := h.shared.discovered.Load()
 	var out []string
-	for _, t := range w.shared.deps.States() {
+	for _, t := range h.shared.deps.States() {
 		at := found.Origins[t.Name]
 		if _, ok := want[at.Place]; !ok {
 			continue
@@ -136,8 +177,8 @@ func (w *workload) describeSilence() string {
 // describeUnread says of the first signal of pods without a value at which port of which
 // container it is read, what was found there, and what to set; empty: each has a value, or
 // another message has the reason.
-func (w *workload) describeUnread(r *report) string {
-	d, p := r.decision, r.plan
+func (h *health) describeUnread(r *pass) string {
+	d, p := r.Decision, r.plan
 	if d == nil || p == nil || d.Serving == 0 || r.early || r.podsProblem != "" {
 		return ""
 	}
@@ -145,7 +186,7 @@ func (w *workload) describeUnread(r *report) string {
 		name := p.Policy.Signals[i].Name
 		missing := func(in scale.Input) bool { return in.Signal == name && in.Fresh == 0 }
 		if p.Sources[i].Kind == policy.Pods && slices.ContainsFunc(d.Inputs, missing) {
-			return w.describeRead(&p.Sources[i])
+			return h.describeRead(r, &p.Sources[i])
 		}
 	}
 	return ""
@@ -153,17 +194,17 @@ func (w *workload) describeUnread(r *report) string {
 
 // describeRead says where a signal is read of a serving pod, and what was found there: of one
 // that does not answer, if there is one.
-func (w *workload) describeRead(src *policy.Source) (out string) {
-	for _, pod := range w.pods {
+func (h *health) describeRead(r *pass, src *policy.Source) (out string) {
+	for _, pod := range r.pods {
 		if !replica.Serving(pod) {
 			continue
 		}
-		e, err := w.shared.finder.PodEndpoint(pod, src)
+		e, err := h.shared.finder.PodEndpoint(pod, src)
 		if err != nil {
 			continue
 		}
 		at := fmt.Sprintf("pod %s, %s, path %s", pod.Name, e.Port, excerpt.Of(e.URL.Path, maxDetail/4))
-		if why := w.shared.targetError(e.Name); why != "" {
+		if why := h.shared.targetError(e.Name); why != "" {
 			if _, own, ok := strings.Cut(why, "): "); ok { // without the target and its URL
 				why = own
 			}
@@ -190,16 +231,16 @@ func namesOf(src *policy.Source) string {
 
 // samplePlaces returns the places whose targets should have samples of the serving
 // pods.
-func (w *workload) samplePlaces() map[string]bool {
+func (r *pass) samplePlaces() map[string]bool {
 	out := map[string]bool{}
-	for _, pod := range w.pods {
+	for _, pod := range r.pods {
 		if phase, _ := replica.PhaseOf(pod); phase != scale.Serving || replica.Finished(pod) {
 			continue
 		}
-		if p := w.plan.Load(); p != nil && p.fields != (gpu.FieldSet{}) {
+		if r.plan.fields != (gpu.FieldSet{}) {
 			out[discovery.NodePlace(pod.Spec.NodeName)] = false
 		}
-		if w.scrapesPods.Load() {
+		if r.plan.scrapesPods {
 			out[discovery.PodPlace(pod.Namespace, pod.Name)] = false
 		}
 	}
@@ -224,4 +265,22 @@ func fallbackSuffix(p *plan, signal string) string {
 		}
 	}
 	return ""
+}
+
+// recordInconsistency logs and records one Event about conflicting signals.
+func (h *health) recordInconsistency(r *pass) {
+	if h.inconsistency || !h.shared.deps.Leading() {
+		return
+	}
+	c := consistencyCondition(r)
+	if c.Reason != reasonWasteful {
+		return
+	}
+	h.inconsistency = true
+	last := meta.FindStatusCondition(r.Object.Status.Conditions, c.Type)
+	if last != nil && last.Reason == c.Reason && last.Message == c.Message {
+		return // the previous leader recorded it
+	}
+	h.shared.deps.Log.Warn("signals conflict with one another", "gpuautoscaler", h.key.String(), "why", c.Message)
+	h.record(r.Object, corev1.EventTypeWarning, c.Reason, "Observe", excerpt.Of(c.Message, maxMessage))
 }

@@ -75,7 +75,7 @@ func TestOutageIsNotReportedAgainByANewLeader(t *testing.T) {
 	r, w := loaded(t, 60)
 	a := w.object.Load()
 	a.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSignals, Status: "False", Reason: reasonNoFreshData, LastTransitionTime: metav1.Time{Time: r.now.Add(-time.Hour)}}}
-	w.servingSince = r.now.Add(-time.Hour)
+	w.seen.servingSince = r.now.Add(-time.Hour)
 	w.pass(r.now.Add(time.Minute))
 	if len(r.events) != 0 {
 		t.Errorf("told %v", r.eventReasons())
@@ -120,14 +120,14 @@ func TestUnreadPodsAreDescribed(t *testing.T) {
 	}}
 	r.pods.Pods = []*corev1.Pod{p}
 	w := r.add(a)
-	w.servingSince = r.now.Add(-time.Hour)
+	w.seen.servingSince = r.now.Add(-time.Hour)
 	const name = "pod/ns/web-1:8000/metrics"
 	f := func(failure, want string) {
 		t.Helper()
 		r.listTargets(r.now)
 		r.states = []view.Target{{Name: name, Kind: discovery.KindPod, Up: failure == "", Error: failure}}
 		r.failing.asOf = time.Time{}
-		w.outage = outage{}
+		w.health.outage = outage{}
 		w.pass(r.now)
 		r.now = r.now.Add(time.Hour)
 		contains(t, signalsCondition(w.status.next).Message, want)

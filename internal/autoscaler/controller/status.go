@@ -20,9 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -73,7 +72,7 @@ type statusWriter struct {
 	wake chan struct{}
 
 	mu   sync.Mutex
-	next *report
+	next *pass
 
 	// The fields below are owned by run's goroutine.
 	last    *v1alpha1.GPUAutoscalerStatus // as written last; nil: the object's own
@@ -87,7 +86,7 @@ func newStatusWriter(w *workload) *statusWriter {
 
 // enqueue sets the report that is written next. It replaces one that is still waiting,
 // and does not block.
-func (s *statusWriter) enqueue(r *report) {
+func (s *statusWriter) enqueue(r *pass) {
 	s.mu.Lock()
 	s.next = r
 	s.mu.Unlock()
@@ -129,22 +128,22 @@ func (s *statusWriter) run() {
 }
 
 // newest returns the report to write; nil: none.
-func (s *statusWriter) newest() *report {
+func (s *statusWriter) newest() *pass {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.next
 }
 
 // base returns the status that was written before that of a report.
-func (s *statusWriter) base(r *report) *v1alpha1.GPUAutoscalerStatus {
-	if s.last != nil && s.lastUID == r.object.UID {
+func (s *statusWriter) base(r *pass) *v1alpha1.GPUAutoscalerStatus {
+	if s.last != nil && s.lastUID == r.Object.UID {
 		return s.last
 	}
-	return &r.object.Status
+	return &r.Object.Status
 }
 
 // delay returns the time until the status is due; negative: it is not to be written.
-func (s *statusWriter) delay(r *report, now time.Time) time.Duration {
+func (s *statusWriter) delay(r *pass, now time.Time) time.Duration {
 	if !s.w.shared.deps.Leading() {
 		s.last = nil
 		return -1
@@ -154,18 +153,18 @@ func (s *statusWriter) delay(r *report, now time.Time) time.Duration {
 }
 
 // writeIfDue writes the status if it is due; else it returns the time until it is.
-func (s *statusWriter) writeIfDue(ctx context.Context, r *report, now time.Time) (wait time.Duration) {
+func (s *statusWriter) writeIfDue(ctx context.Context, r *pass, now time.Time) (wait time.Duration) {
 	if wait := s.delay(r, now); wait != 0 {
 		return wait
 	}
 	next := statusOf(r, s.base(r))
-	if err := s.write(ctx, r.object, next); err != nil {
+	if err := s.write(ctx, r.Object, next); err != nil {
 		if ctx.Err() == nil && !apierrors.IsNotFound(err) {
 			s.w.shared.deps.Log.Debug("status not written", "gpuautoscaler", s.w.key.String(), "err", err)
 		}
 		return statusRetry
 	}
-	s.last, s.lastUID, s.wrote = next, r.object.UID, now
+	s.last, s.lastUID, s.wrote = next, r.Object.UID, now
 	return 0
 }
 
@@ -226,82 +225,61 @@ type verdict struct{ reason, message string }
 func (v verdict) lasts() bool { return v.reason != "" && v.reason != reasonUnreadable }
 
 // blocked reports whether an obstacle that lasts prevented the decision, and not only what follows from it.
-func (r *report) blocked() bool { return r.decision == nil && r.obstacle.lasts() }
+func (r *pass) blocked() bool { return r.Decision == nil && r.obstacle.lasts() }
 
 // statusOf returns the status for a report. Conditions that did not change keep their
 // times from base.
-func statusOf(r *report, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
+func statusOf(r *pass, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
 	st := &v1alpha1.GPUAutoscalerStatus{
-		ObservedGeneration: r.object.Generation,
-		Startup:            r.learned,
+		ObservedGeneration: r.Object.Generation,
 		Conditions:         slices.Clone(base.Conditions),
 		LastDecision:       base.LastDecision,
-		Pending:            r.pending,
-		Memory:             memory.Of(&r.state, r.at),
-		Objectives:         objective.Status(r.objectives),
-		HPA:                r.hpa,
-		ReplicasBefore:     r.before,
+		Memory:             memory.Of(&r.State, r.At),
 	}
-	if st.Memory != nil {
-		st.Memory.Requests = r.record
-	}
-	if r.blocked() || r.plan != nil && len(r.objectives) == 0 {
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionAttainable)
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionMeasured)
-	}
-	if r.blocked() || r.plan != nil && r.plan.Policy.Drain == 0 {
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionDraining)
-	}
-	if r.blocked() || r.decision != nil && r.partner == nil {
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionPaired)
-	}
-	switch st.Idle = base.Idle; {
-	case r.decision != nil && r.idle != nil:
-		st.Idle = r.idle.Status()
-	case r.blocked() || r.plan != nil && r.plan.Policy.Idle.After == 0:
-		st.Idle = nil
-		meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionIdle)
-	}
-	switch st.Override = base.Override; {
-	case r.bounds != nil:
-		st.Override, st.Bounds = r.bounds.Status(), r.bounds.Bounds()
-	case r.obstacle.reason != reasonUnreadable:
-		for _, name := range slices.Concat(bounds.Names, []string{v1alpha1.ConditionRollout}) {
-			meta.RemoveStatusCondition(&st.Conditions, name)
+	r.setReplicas(st)
+	r.setConditions(st)
+	for _, p := range r.parts {
+		if p.Status != nil {
+			p.Status(st, base)
 		}
-	}
-	if !r.scaledAt.IsZero() {
-		st.LastScaleTime = &metav1.Time{Time: r.scaledAt.Truncate(time.Second)}
-	}
-	if r.target != nil {
-		st.CurrentReplicas = r.target.Replicas
-		st.ServingReplicas, st.StartingReplicas = r.serving, r.starting
-	}
-	if d := r.decision; d != nil {
-		st.CurrentReplicas, st.DesiredReplicas = d.Current, new(d.Replicas)
-		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
-		st.DrainingReplicas, st.LastDecision = d.Leaving, decisionOf(d)
-	}
-	for _, c := range slices.Concat(conditionsOf(r), windowCondition(r, st.Conditions)) {
-		if c.Reason == reasonNotServing && r.early && hasCondition(st.Conditions, &c, r.object.Generation) {
-			continue
-		}
-		c.ObservedGeneration = r.object.Generation
-		c.LastTransitionTime = metav1.Time{Time: r.at}
-		meta.SetStatusCondition(&st.Conditions, c)
 	}
 	return fit(st)
 }
 
-// hasCondition reports whether there is a condition of c's type for this generation.
-// It stays until there is data for a new one.
-func hasCondition(all []metav1.Condition, c *metav1.Condition, generation int64) bool {
-	last := meta.FindStatusCondition(all, c.Type)
-	return last != nil && last.ObservedGeneration == generation
+// setReplicas sets the numbers of replicas, and the decision.
+func (r *pass) setReplicas(st *v1alpha1.GPUAutoscalerStatus) {
+	if r.Target != nil {
+		st.CurrentReplicas, st.ServingReplicas, st.StartingReplicas = r.Target.Replicas, r.serving, r.starting
+	}
+	if d := r.Decision; d != nil {
+		st.CurrentReplicas, st.DesiredReplicas = d.Current, new(d.Replicas)
+		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
+		st.DrainingReplicas, st.LastDecision = d.Leaving, decisionOf(d)
+	}
+}
+
+// setConditions sets the conditions, and removes those of aspects that are not asked for. Behind an obstacle that lasts, none
+// of an aspect's own is true any more.
+func (r *pass) setConditions(st *v1alpha1.GPUAutoscalerStatus) {
+	for _, p := range r.parts {
+		if r.blocked() || p.Unasked {
+			for _, name := range p.Owns {
+				meta.RemoveStatusCondition(&st.Conditions, name)
+			}
+		}
+	}
+	for _, c := range conditionsOf(r) {
+		last := meta.FindStatusCondition(st.Conditions, c.Type)
+		if c.Reason == reasonNotServing && r.early && last != nil && last.ObservedGeneration == r.Object.Generation {
+			continue // it stays until there is data for a new one
+		}
+		c.ObservedGeneration, c.LastTransitionTime = r.Object.Generation, metav1.Time{Time: r.At}
+		meta.SetStatusCondition(&st.Conditions, c)
+	}
 }
 
 // conditionsOf returns the conditions of a report.
-func conditionsOf(r *report) []metav1.Condition {
+func conditionsOf(r *pass) []metav1.Condition {
 	able := metav1.Condition{Type: v1alpha1.ConditionAbleToScale, Status: metav1.ConditionTrue, Reason: reasonAble}
 	switch {
 	case r.obstacle.reason == reasonUnreadable:
@@ -311,9 +289,9 @@ func conditionsOf(r *report) []metav1.Condition {
 	case r.plan != nil && r.plan.Actuation == v1alpha1.ActuationAdvise:
 		able.Reason, able.Message = reasonAdvising, "decisions are reported and not written"
 	case r.hpa != nil:
-		able.Message = fmt.Sprintf("%s is scaled by HorizontalPodAutoscaler %s of this GPUAutoscaler", r.target, r.hpa.Name)
+		able.Message = fmt.Sprintf("%s is scaled by HorizontalPodAutoscaler %s of this GPUAutoscaler", r.Target, r.hpa.Name)
 	default:
-		able.Message = r.target.String() + " is scaled by this GPUAutoscaler"
+		able.Message = r.Target.String() + " is scaled by this GPUAutoscaler"
 	}
 	signals := signalsCondition(r)
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonReady, Message: "target found, signals readable"}
@@ -322,23 +300,16 @@ func conditionsOf(r *report) []metav1.Condition {
 			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}
-	all := append([]metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}, objective.Conditions(r.objectives)...)
-	all = append(all, rolloutCondition(r, r.object.Status.Conditions)...)
-	if r.draining != nil {
-		all = append(all, *r.draining)
+	all := []metav1.Condition{ready, able, signals, sourcesCondition(r), consistencyCondition(r)}
+	for _, p := range slices.Backward(r.parts) {
+		all = append(all, p.Conditions...)
 	}
-	if r.idle != nil {
-		all = append(all, r.idle.Condition())
-	}
-	if r.partner != nil {
-		all = append(all, r.partner.Condition(r.decision))
-	}
-	return append(all, bounds.Conditions(r.bounds, r.decision, signals, r.object.Status.Conditions)...)
+	return all
 }
 
 // sourcesCondition reports whether exporters contradict the API server about the
 // workload's pods.
-func sourcesCondition(r *report) metav1.Condition {
+func sourcesCondition(r *pass) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionSources, Status: metav1.ConditionTrue, Reason: reasonUncontested,
 		Message: "exporters and the API server agree on the pods' GPUs",
@@ -355,7 +326,7 @@ func sourcesCondition(r *report) metav1.Condition {
 
 // consistencyCondition reports whether signals conflict with one another. It has no
 // effect on Ready.
-func consistencyCondition(r *report) metav1.Condition {
+func consistencyCondition(r *pass) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionConsistent, Status: metav1.ConditionTrue, Reason: reasonConsistent,
 		Message: "no signal is known to conflict with another",
@@ -373,9 +344,9 @@ func consistencyCondition(r *report) metav1.Condition {
 	return c
 }
 
-func signalsCondition(r *report) metav1.Condition {
+func signalsCondition(r *pass) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionSignals, Status: metav1.ConditionUnknown, Reason: reasonUndecided}
-	d := r.decision
+	d := r.Decision
 	if d == nil {
 		c.Message = "no signal was read"
 		return c
@@ -390,7 +361,7 @@ func signalsCondition(r *report) metav1.Condition {
 	}
 	switch {
 	case c.Status == metav1.ConditionTrue && missing == "":
-		c.Reason, c.Message = reasonReadable, bounds.AllReadable+reasonSuffix(r.noRequests)
+		c.Reason, c.Message = reasonReadable, explain.AllReadable+reasonSuffix(r.noRequests)
 	case c.Status == metav1.ConditionTrue:
 		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+fallbackSuffix(r.plan, missing)+reasonSuffix(r.queryProblem)+reasonSuffix(r.unread)
 	case r.queryProblem != "":

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
@@ -37,9 +38,9 @@ func TestStatusFits(t *testing.T) {
 			d.Steps = append(d.Steps, scale.Step{Rule: scale.RulePartial, Signal: name, After: 2, Facts: facts.Partial{Serving: 3}})
 		}
 	}
-	r := &report{
-		at: at(0), object: autoscaler("web"), target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")},
-		decision: d, obstacle: verdict{reasonScaleFailed, strings.Repeat("x", 5000)},
+	r := &pass{
+		Pass:     aspect.Pass{At: at(0), Object: autoscaler("web"), Target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")}, Decision: d},
+		obstacle: verdict{reasonScaleFailed, strings.Repeat("x", 5000)},
 	}
 	st := statusOf(r, &v1alpha1.GPUAutoscalerStatus{})
 	b, err := json.Marshal(st)
@@ -140,7 +141,7 @@ func TestStatusWaitsForAFirstValue(t *testing.T) {
 	// A controller that starts leaves what the last one said until it knows better.
 	r.utilization(r.now.Add(2*time.Minute), 60, p)
 	is(2*time.Minute, reasonReady)
-	w.servingSince = time.Time{}
+	w.seen.servingSince = time.Time{}
 	is(3*time.Minute, reasonReady)
 	is(3*time.Minute+scale.DefaultMaxAge, reasonNoFreshData)
 }
@@ -244,10 +245,10 @@ func TestStatusesThatWait(t *testing.T) {
 			return w.status
 		}
 		report := func(s *statusWriter, replicas int32) {
-			s.enqueue(&report{
-				at: time.Now(), object: s.w.object.Load(), target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")},
-				decision: &scale.Decision{Time: time.Now(), Replicas: replicas, Rule: scale.RuleDemand},
-			})
+			s.enqueue(&pass{Pass: aspect.Pass{
+				At: time.Now(), Object: s.w.object.Load(), Target: &target.Target{Key: target.NewKey("apps", "Deployment", "ns", "web")},
+				Decision: &scale.Decision{Time: time.Now(), Replicas: replicas, Rule: scale.RuleDemand},
+			}})
 			synctest.Wait()
 		}
 		noisy, quiet := writer("noisy"), writer("quiet")
@@ -325,9 +326,10 @@ func TestAnObstacleEndsTheConditionsOfAnObjective(t *testing.T) {
 			t.Fatalf("%s: before it there are %q, want %q", name, got, kinds)
 		}
 		failed := *w.status.next // the decision is made, and cannot be written
-		failed.obstacle, failed.objectives = verdict{reasonScaleFailed, "forbidden"}, nil
-		w.reportObjectives(&failed)
-		if got := have(statusOf(&failed, st)); !slices.Equal(got, kinds) || len(failed.objectives) == 0 {
+		failed.obstacle, failed.parts = verdict{reasonScaleFailed, "forbidden"}, nil
+		w.report(&failed)
+		if next := statusOf(&failed, st); !slices.Equal(have(next), kinds) || len(next.Objectives) == 0 {
+			got := have(next)
 			t.Errorf("%s: a write that fails leaves %q, want %q", name, got, kinds)
 		}
 		next := a.DeepCopy()
@@ -339,4 +341,23 @@ func TestAnObstacleEndsTheConditionsOfAnObjective(t *testing.T) {
 			t.Errorf("%s: %q are still there", name, got)
 		}
 	}
+}
+
+// The conditions of every aspect end by one rule: when the spec does not ask for it, and behind an obstacle that lasts.
+func TestConditionsOfAnAspectEnd(t *testing.T) {
+	f := func(what string, stays, unasked bool, reason string) {
+		t.Helper()
+		r := &pass{
+			Pass:     aspect.Pass{At: at(1), Object: autoscaler("web"), Target: &target.Target{}},
+			obstacle: verdict{reason: reason}, parts: []aspect.Part{{Owns: []string{"Mine"}, Unasked: unasked}},
+		}
+		base := &v1alpha1.GPUAutoscalerStatus{Conditions: []metav1.Condition{{Type: "Mine"}, {Type: "Other"}}}
+		if st := statusOf(r, base); stays != (meta.FindStatusCondition(st.Conditions, "Mine") != nil) || meta.FindStatusCondition(st.Conditions, "Other") == nil {
+			t.Errorf("%s: conditions %+v", what, st.Conditions)
+		}
+	}
+	f("asked for, without a new one", true, false, "")
+	f("not asked for", false, true, "")
+	f("an obstacle that lasts", false, false, reasonOwned)
+	f("an API server that does not answer", true, false, reasonUnreadable)
 }

@@ -58,7 +58,7 @@ func newWatched(t *testing.T) *watched {
 }
 
 // let lets a time go by in ticks of a second, at a utilisation.
-func (x *watched) let(d time.Duration, utilization float64) *report {
+func (x *watched) let(d time.Duration, utilization float64) *pass {
 	for range int(d / time.Second) {
 		time.Sleep(time.Second)
 		x.utilization(time.Now(), utilization, x.rig.pods.Pods...)
@@ -71,16 +71,16 @@ func (x *watched) let(d time.Duration, utilization float64) *report {
 func TestStateSurvivesFailedReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newWatched(t)
-		if d := x.let(50*time.Second, 30).decision; d == nil || d.Rule != scale.RuleStabilization || d.Replicas != 4 {
+		if d := x.let(50*time.Second, 30).Decision; d == nil || d.Rule != scale.RuleStabilization || d.Replicas != 4 {
 			t.Fatalf("before the window is covered: %+v", d)
 		}
-		before := x.state
+		before := x.engine.state
 		x.away = true
 		r := x.let(20*time.Second, 30)
-		if r.obstacle.reason != reasonUnreadable || r.decision != nil {
+		if r.obstacle.reason != reasonUnreadable || r.Decision != nil {
 			t.Fatalf("the target can be read: %+v", r.obstacle)
 		}
-		if diff := cmp.Diff(before, x.state, cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(before, x.engine.state, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("a failed read changed what the engine knows:\n%s", diff)
 		}
 		m := statusOf(r, &v1alpha1.GPUAutoscalerStatus{}).Memory
@@ -88,7 +88,7 @@ func TestStateSurvivesFailedReads(t *testing.T) {
 			t.Errorf("the status remembers %+v, want what was known at %v", m, before.DecidedAt)
 		}
 		x.away = false
-		if d := x.let(time.Second, 30).decision; d == nil || d.Replicas != 2 {
+		if d := x.let(time.Second, 30).Decision; d == nil || d.Replicas != 2 {
 			t.Errorf("the window of 60 s is covered after 50 s, a short gap of 20 s, and 1 s: %+v", d)
 		}
 	})
@@ -101,29 +101,29 @@ func TestAGapRestartsTheWindow(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			x := newWatched(t)
-			x.startup.Restore(&v1alpha1.LearnedStartup{P50Seconds: 20, P95Seconds: 30, Samples: 5})
+			x.aspects = x.fleet.Of(&v1alpha1.GPUAutoscaler{Status: v1alpha1.GPUAutoscalerStatus{Startup: &v1alpha1.LearnedStartup{P50Seconds: 20, P95Seconds: 30, Samples: 5}}})
 			x.let(100*time.Second, 60)
-			x.state.Signals[0].Arrivals = scale.ArrivalModel{At: time.Now(), ArrivedSum: 100, ReplicaSum: 10}
+			x.engine.state.Signals[0].Arrivals = scale.ArrivalModel{At: time.Now(), ArrivedSum: 100, ReplicaSum: 10}
 			begin(x)
-			if r := x.let(2*time.Minute, 30); r.decision != nil {
-				t.Errorf("%s: decided: %+v", what, r.decision)
+			if r := x.let(2*time.Minute, 30); r.Decision != nil {
+				t.Errorf("%s: decided: %+v", what, r.Decision)
 			}
 			if m := statusOf(x.status.next, &v1alpha1.GPUAutoscalerStatus{}).Memory; m == nil {
 				t.Errorf("%s: the status remembers nothing", what)
 			}
 			end(x)
-			d := x.let(time.Second, 30).decision
+			d := x.let(time.Second, 30).Decision
 			if d == nil || d.Replicas != 4 || d.Rule != scale.RuleStabilization {
 				t.Errorf("%s: after it, without a window: %+v", what, d)
 				return
 			}
-			if len(x.state.Signals) != 1 || x.state.Signals[0].Arrivals.ArrivedSum != 100 || x.startup.Learned() == nil {
-				t.Errorf("%s: what was learned is gone: %+v", what, x.state)
+			if len(x.engine.state.Signals) != 1 || x.engine.state.Signals[0].Arrivals.ArrivedSum != 100 || statusOf(x.status.next, &v1alpha1.GPUAutoscalerStatus{}).Startup == nil {
+				t.Errorf("%s: what was learned is gone: %+v", what, x.engine.state)
 			}
-			if d = x.let(58*time.Second, 30).decision; d.Replicas != 4 {
+			if d = x.let(58*time.Second, 30).Decision; d.Replicas != 4 {
 				t.Errorf("%s: %d replicas before the window is covered", what, d.Replicas)
 			}
-			if d = x.let(3*time.Second, 30).decision; d.Replicas != 2 {
+			if d = x.let(3*time.Second, 30).Decision; d.Replicas != 2 {
 				t.Errorf("%s: %d replicas after the window: %s", what, d.Replicas, d.Sentence())
 			}
 		})
@@ -150,12 +150,12 @@ func TestOwnershipOfAnotherEndsTheWindow(t *testing.T) {
 		x.object.Store(a)
 		x.let(70*time.Second, 60)
 		h := target.Rival{Kind: "HorizontalPodAutoscaler", Namespace: "ns", Name: "h"}
-		x.rivals.Set(h, x.targetKey, false)
+		x.rivals.Set(h, x.seen.target, false)
 		if r := x.let(time.Second, 60); r.obstacle.reason != reasonOwned {
 			t.Fatalf("not owned: %+v", r.obstacle)
 		}
-		x.rivals.Set(h, x.targetKey, true)
-		if d := x.let(time.Second, 30).decision; d.Rule != scale.RuleStabilization || d.Replicas != 4 {
+		x.rivals.Set(h, x.seen.target, true)
+		if d := x.let(time.Second, 30).Decision; d.Rule != scale.RuleStabilization || d.Replicas != 4 {
 			t.Errorf("afterwards: %s", d.Sentence())
 		}
 	})
@@ -167,7 +167,7 @@ func TestAPauseOfTheProcessIsAGap(t *testing.T) {
 		x := newWatched(t)
 		x.let(100*time.Second, 60)
 		time.Sleep(10 * time.Minute)
-		if d := x.let(time.Second, 30).decision; d.Replicas != 4 || d.Rule != scale.RuleStabilization {
+		if d := x.let(time.Second, 30).Decision; d.Replicas != 4 || d.Rule != scale.RuleStabilization {
 			t.Errorf("after ten minutes that nobody watched: %s", d.Sentence())
 		}
 	})

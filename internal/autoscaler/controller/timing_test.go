@@ -29,7 +29,7 @@ func BenchmarkPass(b *testing.B) {
 			for b.Loop() {
 				w.pass(r.now.Add(time.Second))
 			}
-			if d := w.status.next.decision; d == nil || d.Replicas != int32(n) {
+			if d := w.status.next.Decision; d == nil || d.Replicas != int32(n) {
 				b.Fatalf("decided %+v", d)
 			}
 		})

@@ -4,19 +4,21 @@ package controller
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
+	"github.com/gpupilot/gpupilot/internal/window/usage"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -34,16 +36,11 @@ func (c *Controller) View() view.View {
 		t := &v.Targets[i]
 		t.Node, t.Contradiction = found.Origins[t.Name].Node, contradictions[t.Name]
 	}
-	c.mu.RLock()
-	workloads := make([]*workload, 0, len(c.workloads))
-	for _, w := range c.workloads {
-		workloads = append(workloads, w)
-	}
-	c.mu.RUnlock()
 	for i := range v.Targets {
 		c.viewTarget(&v.Targets[i], found.Origins[v.Targets[i].Name].Pod)
 	}
 	v.Nodes = shown.WithSilent(v.Nodes, v.Targets, c.deps.Devices)
+	workloads := c.allWorkloads()
 	v.Workloads = make([]view.Workload, 0, len(workloads))
 	for _, w := range workloads {
 		w.mu.Lock()
@@ -93,8 +90,8 @@ func (c *Controller) startingSince(w *workload) (since time.Time) {
 }
 
 // viewWorkload converts a report for the page.
-func viewWorkload(r *report) view.Workload {
-	a := r.object
+func viewWorkload(r *pass) view.Workload {
+	a := r.Object
 	out := view.Workload{
 		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
 		Actuation: string(cmp.Or(a.Spec.Actuation, v1alpha1.ActuationScale)), Min: 1, Max: a.Spec.MaxReplicas,
@@ -115,30 +112,123 @@ func viewWorkload(r *report) view.Workload {
 	default:
 		out.Problem = ready.Message
 	}
-	switch {
-	case a.Spec.Startup != nil && a.Spec.Startup.ExpectedSeconds != nil:
-		out.Startup = time.Duration(*a.Spec.Startup.ExpectedSeconds) * time.Second
-	case r.learned != nil:
-		out.Startup = time.Duration(r.learned.P50Seconds) * time.Second
-	}
 	if r.plan != nil {
 		for i := range r.plan.Policy.Signals {
 			s := &r.plan.Policy.Signals[i]
 			out.Signals = append(out.Signals, view.Signal{Name: s.Name, Unit: s.Unit, Target: s.Target})
 		}
 	}
-	out.Override, out.Schedules, out.Objectives, out.Idle = r.bounds.Line(), r.bounds.Schedules(), objective.View(r.objectives), r.idle.Line()
-	if b := r.bounds; b != nil {
-		out.Min, out.Max = b.Range()
+	for i := range r.parts {
+		if f := r.parts[i].View; f != nil {
+			f(&out)
+		}
 	}
-	if d := r.decision; d != nil {
+	if d := r.Decision; d != nil {
 		for i, v := range shown.Values(d) {
 			if i < len(out.Signals) {
 				out.Signals[i].Value = v
 			}
 		}
 		decision := shown.Decision(d)
-		out.Decision, out.Rollout, out.Leaving = &decision, d.Rollout.InProgress, d.Leaving
+		out.Decision, out.Leaving = &decision, d.Leaving
 	}
+	return out
+}
+
+// find returns the workload of a GPUAutoscaler; nil: there is none.
+func (c *Controller) find(namespace, name string) *workload {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.workloads[types.NamespacedName{Namespace: namespace, Name: name}]
+}
+
+// History returns the recent decisions of one workload.
+func (c *Controller) History(namespace, name string) (view.History, bool) {
+	w := c.find(namespace, name)
+	if w == nil {
+		return view.History{}, false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return view.History{Points: w.history.List()}, true
+}
+
+// Workload returns one workload in detail, without the decisions that have changed it.
+func (c *Controller) Workload(namespace, name string) (out view.WorkloadDetail, ok bool) {
+	w := c.find(namespace, name)
+	if w == nil {
+		return out, false
+	}
+	out.Time, out.MaxAge = time.Now(), c.cfg.MaxAge
+	w.mu.Lock()
+	out.Workload, out.Conditions, out.Spans = w.shown, shown.Conditions(w.metered.Conditions), w.spans.List()
+	if d := out.Workload.Decision; d != nil {
+		x := *d
+		x.Inputs = w.inputs
+		out.Workload.Decision = &x
+	}
+	w.mu.Unlock()
+	if d := out.Workload.Decision; d != nil && d.Starting > 0 {
+		out.Workload.StartingSince = c.startingSince(w)
+	}
+	out.Changes, _ = c.asked.Changes(w.object.Load())
+	return out, true
+}
+
+// Device returns one device of a node in detail.
+func (c *Controller) Device(node, uuid string) (view.Device, bool) {
+	return shown.Device(c.deps.Store, node, uuid, c.deps.Pods, time.Now(), c.cfg.MaxAge)
+}
+
+// DesiredReplicas is what a GPUAutoscaler decided last.
+type DesiredReplicas struct {
+	Replicas int32
+	At       time.Time
+}
+
+// DesiredReplicas returns the last decision of a GPUAutoscaler. The error is
+// usage.ErrUnknownWorkload if there is no such GPUAutoscaler, and usage.ErrNoValue, with
+// the reason, while it makes no decisions. With actuation: HPA it is the leader's decision,
+// whichever replica is asked.
+func (c *Controller) DesiredReplicas(namespace, name string) (DesiredReplicas, error) {
+	w := c.find(namespace, name)
+	if w == nil {
+		return DesiredReplicas{}, fmt.Errorf("%w: GPUAutoscaler %s/%s does not exist", usage.ErrUnknownWorkload, namespace, name)
+	}
+	if a := w.object.Load(); a.Spec.Actuation == v1alpha1.ActuationHPA && !c.deps.Leading() {
+		if s := &a.Status; s.DesiredReplicas != nil && s.LastDecision != nil && time.Since(s.LastDecision.Time.Time) < 2*maxStatusInterval {
+			return DesiredReplicas{*s.DesiredReplicas, s.LastDecision.Time.Time}, nil
+		}
+		return DesiredReplicas{}, fmt.Errorf("%w: the leader's status of GPUAutoscaler %s/%s has no decision", usage.ErrNoValue, namespace, name)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.metered.Counts.OK {
+		return DesiredReplicas{w.metered.Counts.Desired, w.metered.Counts.At}, nil
+	}
+	return DesiredReplicas{}, fmt.Errorf("%w: GPUAutoscaler %s/%s makes no decision now%s", usage.ErrNoValue, namespace, name, w.obstacle())
+}
+
+// obstacle returns the reason why there is no decision, from the conditions. w.mu is
+// held.
+func (w *published) obstacle() string {
+	for i := range w.metered.Conditions {
+		if c := &w.metered.Conditions[i]; c.Status == metav1.ConditionFalse {
+			return ": " + c.Message
+		}
+	}
+	return ""
+}
+
+// AutoscalersOf returns the names of a namespace's GPUAutoscalers, sorted.
+func (c *Controller) AutoscalersOf(namespace string) (out []string) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for key := range c.workloads {
+		if key.Namespace == namespace {
+			out = append(out, key.Name)
+		}
+	}
+	slices.Sort(out)
 	return out
 }

@@ -13,17 +13,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/meters"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/objective"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/pairing"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/reclaim"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
@@ -31,63 +26,71 @@ import (
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
-	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 	"github.com/gpupilot/gpupilot/internal/window/history"
-	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
-// workload runs the control loop of one GPUAutoscaler: observe, decide, actuate.
-type workload struct {
+// member is what the parts of a workload share.
+type member struct {
 	shared *shared
-	route  func(w *workload, places map[string]struct{}) // sets the places whose samples wake w
 	key    types.NamespacedName
 	ctx    context.Context // the lifetime of the two goroutines that newWorkload's caller starts
+}
+
+func (m *member) record(a *v1alpha1.GPUAutoscaler, kind, reason, action, note string) {
+	m.shared.deps.Record(Event{
+		About: corev1.ObjectReference{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUAutoscaler",
+			Namespace: a.Namespace, Name: a.Name, UID: a.UID, ResourceVersion: a.ResourceVersion,
+		},
+		Kind: kind, Reason: reason, Action: action, Note: note,
+	})
+}
+
+// workload runs the control loop of one GPUAutoscaler: observe, decide, actuate.
+type workload struct {
+	*member
+	route  func(w *workload, places map[string]struct{}) // sets the places whose samples wake w
 	cancel context.CancelFunc
 	wake   chan struct{}
 	status *statusWriter
 	ended  chan struct{}       // closed when run has ended
 	places map[string]struct{} // as in Controller.routes; guarded by Controller.mu
 
-	object      atomic.Pointer[v1alpha1.GPUAutoscaler]
-	plan        atomic.Pointer[plan]            // nil: the spec is invalid, or not compiled yet
-	selector    atomic.Pointer[labels.Selector] // nil: the target is not known
-	scrapesPods atomic.Bool
-	flaws       atomic.Pointer[flaws] // of object
+	object   atomic.Pointer[v1alpha1.GPUAutoscaler]
+	plan     atomic.Pointer[plan]            // nil: the spec is invalid, or not compiled yet
+	selector atomic.Pointer[labels.Selector] // nil: the target is not known
+	flaws    atomic.Pointer[flaws]           // of object
 
 	// The fields below are owned by run's goroutine.
-	compiled              *v1alpha1.GPUAutoscaler // the object that plan and invalid were compiled from
-	invalid               error
-	memory                *v1alpha1.Memory // stored by the previous leader; nil after the first pass
-	state                 scale.State
-	startup               replica.Startup
-	pods                  []*corev1.Pod       // at the last pass
-	routed                map[string]struct{} // the places of their samples
-	targetKey             target.Key
-	hpa                   target.HPA
-	scaledAt              time.Time // when this controller last changed the replicas
-	advised               int32     // the replicas that were last advised; -1: none
-	advisedAt             time.Time // when advised was recorded
-	backoff               backoff   // after failed writes
-	recordedObstacle      string    // the obstacle in the last Event
-	suspended             bool      // the last pass made no decision
-	inconsistencyRecorded bool      // the Event about conflicting signals was recorded
-	gateBackoff           backoff   // after failed writes of readiness gates
-	gatesWritten          time.Time // when they were last written
-	outage                outage
-	contradictionRecorded bool // the Event about an exporter that contradicts the API server was recorded
-	bounds                bounds.Keeper
-	reclaim               reclaim.Keeper
-	before                *v1alpha1.ReplicasBefore // nil: not recorded, or not known
-	mayRecord             bool                     // it only advised before
-	last                  *scale.Decision          // nil: an obstacle prevented it
-	objectives            objective.Keeper
-	merged                *v1alpha1.Memory // whose record objectives has
-	learner               objective.Learner
-	unkept                map[string]string // reasons of the conditions of objectives that are False, by type
-	servingSince          time.Time         // when its first replica began to serve; zero: none serves
+	compiled *v1alpha1.GPUAutoscaler // the object that plan and invalid were compiled from
+	invalid  error
+	seen     seen
+	engine   engine
+	aspects  []aspect.Aspect
+	actuator actuator
+	health   health
+	published
+}
 
+// seen is what a workload knows of its target.
+type seen struct {
+	target       target.Key
+	pods         []*corev1.Pod       // at the last decision
+	routed       map[string]struct{} // the places of their samples
+	servingSince time.Time           // when its first replica began to serve; zero: none serves
+}
+
+// engine is the state of scale.Decide between two passes.
+type engine struct {
+	stored    *v1alpha1.Memory // by the previous leader; nil after the first pass
+	state     scale.State
+	suspended bool // the last pass made no decision
+}
+
+// published is what others see of a workload.
+type published struct {
 	mu       sync.Mutex
 	shown    view.Workload
 	metered  meters.Workload // its Conditions are empty before the first pass
@@ -106,24 +109,28 @@ type plan struct {
 	fields gpu.FieldSet // that its signals read
 	// podMetrics are the metrics whose series its signals only add up per pod, so that the
 	// metrics API can serve them by name.
-	podMetrics []string
-	queries    []queries.Key // parallel to Sources; empty for other kinds
-	metrics    []meters.SignalNames
+	podMetrics  []string
+	scrapesPods bool          // a signal is read of pods
+	queries     []queries.Key // parallel to Sources; empty for other kinds
+	metrics     []meters.SignalNames
 }
+
+// scrapes reports whether a plan, if there is one, reads signals of pods.
+func (p *plan) scrapes() bool { return p != nil && p.scrapesPods }
 
 func newWorkload(ctx context.Context, s *shared, route func(*workload, map[string]struct{}), a *v1alpha1.GPUAutoscaler) *workload {
 	w := &workload{
-		shared: s, route: route, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name},
-		wake: make(chan struct{}, 1), ended: make(chan struct{}), advised: -1,
+		member: &member{shared: s, key: types.NamespacedName{Namespace: a.Namespace, Name: a.Name}},
+		route:  route, wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		aspects: s.fleet.Of(a), engine: engine{stored: a.Status.Memory},
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
+	w.actuator, w.health = actuator{member: w.member, published: &w.published, advised: -1}, health{member: w.member}
 	w.object.Store(a)
 	w.flaws.Store(&flaws{})
 	w.status = newStatusWriter(w)
-	w.startup.Restore(a.Status.Startup)
-	w.memory = a.Status.Memory
 	if t := a.Status.LastScaleTime; t != nil {
-		w.scaledAt = t.Time
+		w.actuator.scaledAt = t.Time
 	}
 	w.shown = view.Workload{
 		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
@@ -177,92 +184,6 @@ func (w *workload) run() {
 	}
 }
 
-// report is the result of one pass.
-type report struct {
-	at           time.Time
-	object       *v1alpha1.GPUAutoscaler
-	target       *target.Target // nil: not found
-	plan         *plan          // nil: invalid
-	decision     *scale.Decision
-	obstacle     verdict
-	podsProblem  string          // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
-	unread       string          // where a signal that has no value is read of the pods, and what was found there; empty: each has one
-	queryProblem string          // why a query has no new answer; empty: none has a problem
-	noRequests   string          // which query is 0/0; empty: none is
-	limited      *series.Limited // a target of its pods that reached a bound or the memory limit
-	serving      int32           // the target's serving pods, if no decision was made
-	starting     int32
-	early        bool // the first replica has just begun to serve, and its first values may be missing
-	pending      []v1alpha1.PendingStatus
-	learned      *v1alpha1.LearnedStartup
-	scaledAt     time.Time
-	hpa          *v1alpha1.OwnedHPA
-	state        scale.State
-	requests     []float64      // requests/s of each signal; NaN: unknown
-	bounds       *bounds.Report // nil: no decision was made
-	objectives   []objective.Report
-	record       []v1alpha1.RequestsRecord // of objectives
-	draining     *metav1.Condition         // nil: the spec has no drain
-	idle         *reclaim.Report           // nil: the spec has no idle, or no decision was made
-	before       *v1alpha1.ReplicasBefore
-	partner      *pairing.Partner // nil: it is in no pair, or no decision was made
-
-	contradictions []string // of exporters about the pods, see trust.Audit
-}
-
-// pass observes, decides and actuates once, and returns the duration of the decision.
-func (w *workload) pass(now time.Time) (spent time.Duration) {
-	a := w.object.Load()
-	r := &report{at: now, object: a}
-	if w.memory != nil {
-		w.state, w.memory = memory.Decode(w.memory, now), nil
-	}
-	w.restoreObjectives(a)
-	w.followBefore(a)
-	w.compile(a)
-	r.plan = w.plan.Load()
-	t, err := w.shared.deps.Scaler.Resolve(w.ctx, a.Namespace, a.Spec.ScaleTargetRef, false)
-	if w.ctx.Err() != nil {
-		return 0
-	}
-	if err == nil {
-		r.target = &t
-		w.trackTarget(&t, now)
-	}
-	w.followHPA(a)
-	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
-		w.suspended = true
-		if r.obstacle.lasts() {
-			// Others may set the replicas meanwhile, and no signal is observed. Learned
-			// values are kept; the window starts again.
-			w.state = memory.ClearWindow(w.state)
-			w.removeHPA(r, true)
-		}
-		if err == nil {
-			r.serving, r.starting = w.countPods(&t)
-			w.shared.pairs.PublishAsIs(w.key, t.Replicas, now)
-		}
-	} else {
-		spent = w.decide(r, now)
-	}
-	r.learned, r.scaledAt, r.state, r.hpa = w.startup.Learned(), w.scaledAt, w.state, w.hpa.Status(a.Name)
-	w.last, r.before = r.decision, w.before
-	r.contradictions = w.shared.audit.Contradictions(w.pods)
-	r.limited = w.limitedTarget(now)
-	r.unread = w.describeUnread(r)
-	w.recordObstacle(r)
-	w.watchSignals(r)
-	w.watchSources(r)
-	w.recordInconsistency(r)
-	leading := w.shared.deps.Leading()
-	for _, n := range slices.Concat(w.bounds.Notices(r.bounds, r.decision, a, leading), w.reclaim.Notices(r.idle, leading)) {
-		w.record(a, n.Kind, n.Reason, "Scale", n.Note)
-	}
-	w.reportObjectives(r)
-	w.publish(r)
-	return spent
-}
-
 // compile compiles the spec if it has changed.
 func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	before := w.compiled
@@ -278,29 +199,27 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 	if f := w.flaws.Load(); f.spec != nil {
 		err = fmt.Errorf("the spec cannot be read: %w", f.spec)
 	}
-	if w.invalid, w.inconsistencyRecorded = nil, false; err != nil {
+	if w.invalid, w.health.inconsistency = nil, false; err != nil {
 		w.invalid = errors.New(excerpt.Of(err.Error(), maxMessage)) // the error quotes values of any length
 	}
 	if err != nil {
 		w.plan.Store(nil)
-		w.scrapesPods.Store(false)
 		w.shared.requestDiscovery() // stops its queries and scrapes
 		return
 	}
 	p := &plan{Compiled: compiled, queries: limited, metrics: meters.NamesOf(&compiled.Policy)}
-	scrapes := false
 	for i := range p.Sources {
 		p.podMetrics = append(p.podMetrics, p.Sources[i].PlainNames()...)
 		switch p.Sources[i].Kind {
 		case policy.Pods:
-			scrapes = true
+			p.scrapesPods = true
 		case policy.GPU:
 			if at, ok := gpu.IndexOf(p.Sources[i].Field); ok {
 				p.fields.Add(at)
 			}
 		}
 	}
-	for _, f := range reclaim.Fields {
+	for _, f := range aspect.ActivityFields {
 		if at, ok := gpu.IndexOf(f); ok && p.Policy.Idle.After > 0 {
 			p.fields.Add(at)
 		}
@@ -309,120 +228,28 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		p.Policy.MaxAge = w.shared.cfg.MaxAge
 	}
 	w.plan.Store(p)
-	w.scrapesPods.Store(scrapes)
-	w.routed = nil
+	w.seen.routed = nil
 	w.shared.requestDiscovery()
 }
 
 // trackTarget stores the current target and selector. The state is reset if the target
 // is another one.
-func (w *workload) trackTarget(t *target.Target, now time.Time) {
-	if t.Key != w.targetKey {
-		w.shared.deps.Scaler.Forget(w.targetKey)
-		if w.targetKey != (target.Key{}) {
-			w.state, w.startup = scale.State{}, replica.Startup{} // they belong to another target
-			w.objectives.Forget()
-			w.learner.Forget(now)
+func (w *workload) trackTarget(r *pass) {
+	t := r.Target
+	if t.Key != w.seen.target {
+		w.shared.deps.Scaler.Forget(w.seen.target)
+		if w.seen.target != (target.Key{}) {
+			w.engine.state = scale.State{} // it belongs to another target
+			for _, x := range w.aspects {
+				x.Forget(&r.Pass)
+			}
 		}
-		w.targetKey = t.Key
+		w.seen.target = t.Key
 	}
 	if old := w.selector.Load(); old == nil || (*old).String() != t.Selector.String() {
 		w.selector.Store(&t.Selector)
 		w.shared.requestDiscovery()
 	}
-}
-
-// findObstacle returns the reason why no decision can be made, if there is one. err is
-// the error of resolving the target.
-func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err error) verdict {
-	switch {
-	case a.DeletionTimestamp != nil:
-		return verdict{reasonDeleting, "the GPUAutoscaler is being deleted and no longer sets replicas"}
-	case w.invalid != nil:
-		return verdict{reasonInvalid, w.invalid.Error()}
-	case errors.Is(err, target.ErrNotFound):
-		return verdict{reasonNoTarget, err.Error()}
-	case err != nil:
-		return verdict{reasonUnreadable, err.Error()}
-	}
-	if rival, ok := w.shared.rivals.Of(a, t.Key, w.hpa.Owned()...); ok {
-		return verdict{reasonOwned, t.String() + " is already scaled by " + rival.String() +
-			"; delete one of the two, or set actuation: Advise to get decisions without scaling"}
-	}
-	return verdict{}
-}
-
-// decide makes the decision of a pass for a workload without an obstacle.
-func (w *workload) decide(r *report, now time.Time) (spent time.Duration) {
-	began := time.Now()
-	t, p := r.target, r.plan
-	units := replica.UnitsOf(w.shared.deps.Pods, w.key.Namespace, t.Selector)
-	pods := units.Pods
-	w.startup.Observe(pods)
-	w.updateRoutes(units.All())
-	pol := p.Policy
-	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, &t.Template, &units)
-	if l := w.startup.Learned(); l != nil && pol.Startup == 0 {
-		pol.Startup, pol.TypicalStartup = time.Duration(l.P95Seconds)*time.Second, w.startup.Typical()
-	}
-	unbounded := pol
-	r.bounds = w.bounds.Apply(&p.Compiled, &pol, r.object.Status.Override, now)
-	r.podsProblem, r.pending = w.podsProblem(p, pods), replica.Pending(pods)
-	reader := w.shared.readerAt(now, pol.MaxAge)
-	obs := reader.Observe(t.Replicas, &units, p.Sources)
-	obs.Totals, r.queryProblem, r.noRequests = w.shared.totals(w.key, r.object.Spec.Signals, p)
-	if pol.Idle.After > 0 {
-		reclaim.Reader{Store: w.shared.deps.Store, Devices: w.shared.deps.Devices, Pods: reader}.Read(&obs, &units, p.Sources)
-	}
-	if gap := now.Sub(w.state.DecidedAt); w.suspended || gap > w.shared.maxPause() {
-		w.state = memory.Resume(w.state, gap)
-	}
-	w.suspended = false
-	if r.partner = w.shared.pairs.Of(w.key); r.partner != nil {
-		pol.Pair, obs.Partner = r.partner.Pair, r.partner.Wants
-	}
-	before := w.state
-	w.prepareDrain(&pol, &obs, r, &units)
-	d, after := scale.Decide(pol, obs, before, now)
-	spent = time.Since(began)
-	w.shared.meters.RecordDecision(&d, spent)
-	w.state, r.decision, r.requests = after, &d, requestRates(&obs)
-	w.shared.pairs.Publish(w.key, &pol, &d, p.Actuation == v1alpha1.ActuationAdvise)
-	w.objectives.Observe(&p.Compiled, pods, w.shared.deps.Store, now, pol.MaxAge)
-	w.state = w.learner.Learn(&unbounded, w.state, w.past(p), now)
-	r.early = w.isEarly(&d, now, pol.MaxAge)
-	w.drain(r, &pol, &obs, pods, now)
-	r.idle = w.reclaim.Observe(&pol, &d, r.object)
-	byHPA, leading := p.Actuation == v1alpha1.ActuationHPA, w.shared.deps.Leading() && w.recordBefore(r)
-	free := byHPA || w.removeHPA(r, false)
-	switch {
-	case byHPA && leading:
-		w.actuateByHPA(r, pods)
-	case !d.Changes():
-		w.advised = -1
-	case p.Actuation == v1alpha1.ActuationAdvise:
-		w.recordAdvice(t, &d)
-	case leading && free && !byHPA:
-		w.actuate(r, &attempt{policy: pol, obs: obs, before: before, pods: pods, now: now})
-	}
-	return spent
-}
-
-// maxPause is the longest time between two decisions for which a workload counts as
-// observed without a gap.
-func (s *shared) maxPause() time.Duration { return max(memory.MaxGap, 3*s.cfg.Tick) }
-
-// isEarly reports whether the first replicas have served, or been observed, for less
-// than maxAge, so that their first values may not have arrived yet.
-func (w *workload) isEarly(d *scale.Decision, now time.Time, maxAge time.Duration) bool {
-	if d.Serving == 0 {
-		w.servingSince = time.Time{}
-		return false
-	}
-	if w.servingSince.IsZero() {
-		w.servingSince = now
-	}
-	return now.Sub(w.servingSince) < maxAge
 }
 
 // podsProblem returns the reason why a pods signal cannot be scraped from these pods:
@@ -456,35 +283,40 @@ func (w *workload) podsProblem(p *plan, pods []*corev1.Pod) string {
 
 // updateRoutes registers the places of these pods' samples with the controller.
 func (w *workload) updateRoutes(pods []*corev1.Pod) {
-	if w.routed != nil && slices.Equal(w.pods, pods) {
+	if w.seen.routed != nil && slices.Equal(w.seen.pods, pods) {
 		return
 	}
-	w.pods = pods
+	w.seen.pods = pods
 	places := make(map[string]struct{}, len(pods))
 	for _, pod := range pods {
 		if pod.Spec.NodeName != "" {
 			places[discovery.NodePlace(pod.Spec.NodeName)] = struct{}{}
 		}
-		if w.scrapesPods.Load() {
+		if w.plan.Load().scrapesPods {
 			places[discovery.PodPlace(pod.Namespace, pod.Name)] = struct{}{}
 		}
 	}
-	if w.routed == nil || !maps.Equal(places, w.routed) {
-		w.routed = places
+	if w.seen.routed == nil || !maps.Equal(places, w.seen.routed) {
+		w.seen.routed = places
 		w.route(w, places)
 	}
 }
 
 // publish makes the pass visible: to the page, to /metrics and in the status.
-func (w *workload) publish(r *report) {
+func (w *workload) publish(r *pass) {
 	now, judged := viewWorkload(r), conditionsOf(r)
 	w.mu.Lock()
-	w.shown, w.metered.Conditions, w.metered.Objectives = now, judged, r.objectives
-	w.spans.Observe(r.at, shown.SpansOf(judged, now.Schedules, r.decision))
-	if d := r.decision; d != nil {
+	w.shown, w.metered.Conditions = now, judged
+	for i := range r.parts {
+		if f := r.parts[i].Metrics; f != nil {
+			f(&w.metered)
+		}
+	}
+	w.spans.Observe(r.At, shown.SpansOf(judged, now.Schedules, r.Decision))
+	if d := r.Decision; d != nil {
 		w.history.Add(d)
 		w.inputs = shown.Inputs(d)
-		w.metered.RecordDecision(d, &r.plan.Policy, r.plan.metrics, r.requests, &r.state)
+		w.metered.RecordDecision(d, &r.plan.Policy, r.plan.metrics, r.requests, &r.State)
 		w.recordReading(r)
 	} else {
 		w.metered.Undecided()

@@ -254,7 +254,7 @@ func TestPassHoldsWhenTheSpecBecomesInvalid(t *testing.T) {
 	if n := r.replicas("web"); n != 1 {
 		t.Errorf("%d replicas by a policy that is gone", n)
 	}
-	if w.plan.Load() != nil || !w.state.Since.IsZero() || w.state.Wants != nil {
+	if w.plan.Load() != nil || !w.engine.state.Since.IsZero() || w.engine.state.Wants != nil {
 		t.Error("the old plan or its window is still there")
 	}
 }
@@ -306,7 +306,7 @@ func TestBudgetCountsMIGInstances(t *testing.T) {
 	if got := r.replicas("web"); got != 4 {
 		t.Errorf("%d replicas of 2 MIG instances with a budget of 8, want 4", got)
 	}
-	if d := w.status.next.decision; d.Rule != scale.RuleBudget {
+	if d := w.status.next.Decision; d.Rule != scale.RuleBudget {
 		t.Errorf("decided by %s: %s", d.Rule, d.Sentence())
 	}
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package events writes Events, and those of problems that last.
 package events
 
 import (

@@ -7,8 +7,9 @@ import (
 	"io"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
 )
 
 // Write writes the last decision of a.
@@ -25,7 +26,7 @@ func Write(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 		fmt.Fprintf(out, "  %s (actuation: %s)\n", by, a.Spec.Actuation)
 	}
 	for _, c := range s.Conditions {
-		if bounds.IsNotable(&c) {
+		if IsNotable(&c) {
 			fmt.Fprintf(out, "  %s is %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}
@@ -112,4 +113,31 @@ func writeChanges(out io.Writer, a *v1alpha1.GPUAutoscaler) {
 	for _, x := range all {
 		fmt.Fprintln(out, "  "+x)
 	}
+}
+
+// AllReadable is the message of ConditionSignals while every signal has a value of its own.
+const AllReadable = "every signal can be read"
+
+// IsNotable reports whether a condition of a GPUAutoscaler is not the usual one, for a
+// list of what is to be looked at. Most conditions are usually True.
+func IsNotable(c *metav1.Condition) bool {
+	switch c.Type {
+	case v1alpha1.ConditionOverridden:
+		return c.Reason != v1alpha1.ReasonNoOverride
+	case v1alpha1.ConditionDraining:
+		return c.Status == metav1.ConditionTrue || c.Reason != v1alpha1.ReasonNotDraining
+	case v1alpha1.ConditionRollout:
+		return c.Status == metav1.ConditionTrue
+	case v1alpha1.ConditionPaired:
+		return c.Status != metav1.ConditionTrue
+	case v1alpha1.ConditionIdle:
+		return c.Status != metav1.ConditionFalse
+	case v1alpha1.ConditionScalingLimited:
+		return c.Status == metav1.ConditionTrue && c.Reason != v1alpha1.ReasonLimitedByOverride && c.Reason != v1alpha1.ReasonLimitedByIdle // their own conditions say it
+	case v1alpha1.ConditionScalingActive:
+		return c.Reason == v1alpha1.ReasonScalingDisabled // ConditionSignals says the rest
+	case v1alpha1.ConditionSignals: // one signal may have no value, or be 0/0, while another one decides
+		return c.Status != metav1.ConditionTrue || c.Message != AllReadable
+	}
+	return c.Status != metav1.ConditionTrue
 }

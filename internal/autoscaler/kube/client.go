@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package kube connects to the API server: clients, the cache and what it keeps of each
+// object, the kinds that are served, and the owner of the objects that the controller
+// creates for itself.
 package kube
 
 import (
@@ -9,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -320,4 +324,15 @@ func (c *Clients) WatchInstalled(ctx context.Context, gvk schema.GroupVersionKin
 	if c.AwaitInstalled(ctx, kind) == nil && c.Watch(ctx, kind, h) == nil {
 		c.log.Info("watching", "kind", gvk.Kind)
 	}
+}
+
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// OwnNamespace returns the namespace of the pod's service account; empty: there is none.
+func OwnNamespace() string {
+	b, err := os.ReadFile(namespaceFile)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }

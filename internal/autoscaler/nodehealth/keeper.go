@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package nodehealth keeps the condition GPUHealthy of Nodes from what the agents
+// report about their GPUs.
 package nodehealth
 
 import (
@@ -18,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
 
 // Condition is the type of the condition that a Keeper sets.
@@ -204,4 +207,13 @@ func (k *Keeper) announce(node string, uid types.UID, before, cond *corev1.NodeC
 	}
 	k.cfg.Log.Warn("health of a node's GPUs has changed", "node", node, "healthy", cond.Status, "reason", cond.Reason, "why", cond.Message)
 	k.cfg.Record(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}, eventType, cond.Reason, cond.Message)
+}
+
+// AgentsOf returns the agents of targets.
+func AgentsOf(targets []discovery.Target) []Agent {
+	agents := make([]Agent, 0, len(targets))
+	for i := range targets {
+		agents = append(agents, Agent{Name: targets[i].Name, Node: targets[i].Labels.Node, URL: targets[i].URL})
+	}
+	return agents
 }

@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpupilot/gpupilot/internal/autoscaler/bounds"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -64,7 +64,7 @@ func (s *Spans) List() []view.Span { return slices.Clone(s.list) }
 // active schedules, and a decision that is held for lack of data.
 func SpansOf(conditions []metav1.Condition, schedules []string, d *scale.Decision) (out []view.Span) {
 	for i := range conditions {
-		if c := &conditions[i]; bounds.IsNotable(c) {
+		if c := &conditions[i]; explain.IsNotable(c) {
 			out = append(out, view.Span{Kind: view.SpanCondition, Name: c.Type + " " + string(c.Status) + ": " + c.Reason, Text: c.Message})
 		}
 	}
@@ -82,7 +82,7 @@ func Conditions(in []metav1.Condition) []view.Condition {
 	out := make([]view.Condition, 0, len(in))
 	for i := range in {
 		c := &in[i]
-		out = append(out, view.Condition{Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: excerpt.Of(c.Message, maxText), Notable: bounds.IsNotable(c)})
+		out = append(out, view.Condition{Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: excerpt.Of(c.Message, maxText), Notable: explain.IsNotable(c)})
 	}
 	return out
 }

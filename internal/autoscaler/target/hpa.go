@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
 // HPAs creates, keeps and deletes the HorizontalPodAutoscalers of GPUAutoscalers with actuation: HPA. Which one is a
@@ -81,12 +82,12 @@ type Range struct{ Low, High int32 }
 // RangeOf returns the bounds in force, widened to include the decided replicas: beyond its bounds, a
 // HorizontalPodAutoscaler reads no metric. A budget decides below the minimum, and a drain above the maximum. At 0
 // replicas that somebody has set, it does nothing.
-func RangeOf(bounds interface{ Range() (low, high int32) }, decided int32) Range {
-	low, high := bounds.Range()
+func RangeOf(p *scale.Policy, decided int32) Range {
+	low := p.Min
 	if decided > 0 {
 		low = min(low, decided)
 	}
-	return Range{low, max(high, decided, 1)}
+	return Range{low, max(p.Max, decided, 1)}
 }
 
 // Metric and label by which a HorizontalPodAutoscaler reads the replicas that a GPUAutoscaler decided.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/peers"
 )
 
@@ -70,15 +71,11 @@ func TestHPASetsTheDecision(t *testing.T) {
 	}
 }
 
-type bounds struct{ low, high int32 }
-
-func (b bounds) Range() (low, high int32) { return b.low, b.high }
-
 // The bounds include the decision: beyond them the HPA controller reads no metric.
 func TestRangeOf(t *testing.T) {
 	f := func(low, high, decided, wantLow, wantHigh int32) {
 		t.Helper()
-		if got := RangeOf(bounds{low, high}, decided); got != (Range{wantLow, wantHigh}) {
+		if got := RangeOf(&scale.Policy{Min: low, Max: high}, decided); got != (Range{wantLow, wantHigh}) {
 			t.Errorf("[%d, %d] for %d: %+v", low, high, decided, got)
 		}
 	}

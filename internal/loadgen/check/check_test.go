@@ -179,8 +179,6 @@ func TestUnclear(t *testing.T) {
 		}
 	}
 	f("exact", []string{"GPU-a"}, "GPU-a")
-	f("exact", []string{"GPU-a"}, "")
-	f("could not be measured: the values have no label UUID", []string{"GPU-a", "GPU-b"}, "")
 	f("could not be measured: the source has numbers of MIG instances", []string{"MIG-1"}, "GPU-a/7", "GPU-a/8")
 	f("exact", []string{"MIG-1"}, "GPU-a/7", "MIG-1")
 	f("another GPU's label: GPU-b", []string{"GPU-a"}, "GPU-b")

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/controller"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
@@ -15,7 +16,7 @@ import (
 func TestMinutesOfThePage(t *testing.T) {
 	now := time.Now().Truncate(time.Minute)
 	chat := history.Workload{Namespace: "llm", Kind: "GPUAutoscaler", Name: "chat"}
-	s := WithMinutes{controller.New(controller.Config{}, controller.Deps{Devices: trust.NewDevices(nil)}), history.New(history.Config{})}
+	s := WithMinutes{controller.New(controller.Config{}, controller.Deps{Deps: aspect.Deps{Devices: trust.NewDevices(nil)}}), history.New(history.Config{})}
 	if err := s.Store.Append(chat, now.Add(-time.Minute), []history.Value{history.Reading("gpupilot_autoscaler_gpus", 3)}); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func TestWindowCondition(t *testing.T) {
 	w.pass(r.now)
 	st = statusOf(w.status.next, st)
 	c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionWindow)
-	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reasonTargetLimit || !strings.HasPrefix(c.Message, "target hostile takes 0.") || !strings.HasSuffix(c.Message, "7 series, devices, owners or names were refused") {
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != "TargetLimit" || !strings.HasPrefix(c.Message, "target hostile takes 0.") || !strings.HasSuffix(c.Message, "7 series, devices, owners or names were refused") {
 		t.Fatalf("condition %+v", c)
 	}
 
@@ -63,7 +63,7 @@ func TestWindowCondition(t *testing.T) {
 	r.now = r.now.Add(2 * time.Second)
 	w.pass(r.now)
 	st = statusOf(w.status.next, st)
-	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionWindow); c == nil || c.Status != metav1.ConditionTrue || c.Reason != reasonComplete {
+	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionWindow); c == nil || c.Status != metav1.ConditionTrue || c.Reason != "Complete" {
 		t.Errorf("the target is gone: %+v", c)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drain
+package aspect
 
 import (
 	"context"
@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/facts"
@@ -36,8 +37,8 @@ func gated(namespace, name string) *corev1.Pod {
 	}
 }
 
-// rig is Gates on a fake API server whose informer delivers at once.
-type rig struct {
+// gateRig is Gates on a fake API server whose informer delivers at once.
+type gateRig struct {
 	*Gates
 	client  client.Client
 	ctx     context.Context // of the bubble
@@ -48,13 +49,13 @@ type rig struct {
 	pods    map[string]*corev1.Pod
 }
 
-func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
+func newGateRig(t *testing.T, pods ...*corev1.Pod) *gateRig {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{leading: true, pods: map[string]*corev1.Pod{}}
+	r := &gateRig{leading: true, pods: map[string]*corev1.Pod{}}
 	b := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&corev1.Pod{})
 	for _, p := range pods {
 		b = b.WithObjects(p)
@@ -75,7 +76,7 @@ func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
 			return nil
 		},
 	}).Build()
-	r.Gates = NewGates(Deps{Client: r.client, Writes: fair.NewSlots(fair.ForWrites()), Leading: func() bool {
+	r.Gates = newGates(Deps{Client: r.client, Writes: fair.NewSlots(fair.ForWrites()), Leading: func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.leading
@@ -86,7 +87,7 @@ func newRig(t *testing.T, pods ...*corev1.Pod) *rig {
 	return r
 }
 
-func (r *rig) see(pod *corev1.Pod) {
+func (r *gateRig) see(pod *corev1.Pod) {
 	r.mu.Lock()
 	key := pod.Namespace + "/" + pod.Name
 	old := r.pods[key]
@@ -97,7 +98,7 @@ func (r *rig) see(pod *corev1.Pod) {
 
 // take returns the names of the pods that were written since the last call. Later writes
 // fail with an error.
-func (r *rig) take(fails error) []string {
+func (r *gateRig) take(fails error) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.writes
@@ -105,7 +106,7 @@ func (r *rig) take(fails error) []string {
 	return out
 }
 
-func (r *rig) gate(key string) string {
+func (r *gateRig) gate(key string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := replica.Gate(r.pods[key])
@@ -116,9 +117,9 @@ func (r *rig) gate(key string) string {
 }
 
 // in runs f in a bubble while the Gates run.
-func in(t *testing.T, pods []*corev1.Pod, f func(r *rig)) {
+func in(t *testing.T, pods []*corev1.Pod, f func(r *gateRig)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, pods...)
+		r := newGateRig(t, pods...)
 		ctx, cancel := context.WithCancel(t.Context())
 		r.ctx = ctx
 		var runs sync.WaitGroup
@@ -136,7 +137,7 @@ func TestGatesOpenAtOnce(t *testing.T) {
 	other.Spec.ReadinessGates = nil
 	held := gated("llm", "held")
 	held.Status.Conditions = []corev1.PodCondition{{Type: v1alpha1.ReadinessGate, Status: corev1.ConditionFalse, Reason: "Maintenance"}}
-	in(t, []*corev1.Pod{gated("llm", "chat"), other, held}, func(r *rig) {
+	in(t, []*corev1.Pod{gated("llm", "chat"), other, held}, func(r *gateRig) {
 		synctest.Wait()
 		if got := r.gate("llm/chat"); got != "True InService" {
 			t.Errorf("gate %q", got)
@@ -162,16 +163,16 @@ func TestGatesOpenAtOnce(t *testing.T) {
 // A pod that a GPUAutoscaler drains stays out of the endpoints for as long as it is
 // claimed, over a change of leaders. Nobody's is back after half a minute.
 func TestGatesOfDrainingPods(t *testing.T) {
-	in(t, []*corev1.Pod{gated("llm", "chat")}, func(r *rig) {
+	in(t, []*corev1.Pod{gated("llm", "chat")}, func(r *gateRig) {
 		synctest.Wait()
 		r.mu.Lock()
 		pod := r.pods["llm/chat"]
 		r.mu.Unlock()
-		if err := r.Write(r.ctx, pod, false); err != nil {
+		if err := r.write(r.ctx, pod.Namespace, pod.Name, pod.UID, false); err != nil {
 			t.Fatal(err)
 		}
 		for range 120 {
-			r.Claim([]types.UID{pod.UID}, time.Now())
+			r.claim([]types.UID{pod.UID}, time.Now())
 			time.Sleep(time.Second)
 		}
 		if got := r.gate("llm/chat"); got != "False Draining" {
@@ -207,7 +208,7 @@ func TestGatesAreFair(t *testing.T) {
 		pods = append(pods, gated("hostile", fmt.Sprintf("p%04d", i)))
 	}
 	pods = append(pods, gated("llm", "chat"))
-	in(t, pods, func(r *rig) {
+	in(t, pods, func(r *gateRig) {
 		synctest.Wait()
 		at := -1
 		for i, name := range r.take(nil) {
@@ -238,7 +239,7 @@ func TestDisruptions(t *testing.T) {
 	pods := []*corev1.Pod{gated("llm", "chat")}
 	seen := func() scale.Observation {
 		o := scale.Observation{Pods: []scale.Replica{{Name: "chat"}}}
-		d.Apply(&o, "llm", &replica.Units{Pods: pods})
+		d.apply(&o, "llm", &replica.Units{Pods: pods})
 		return o
 	}
 	if o := seen(); !o.DisruptionsLost {
@@ -282,24 +283,29 @@ func TestDisruptions(t *testing.T) {
 	}
 }
 
-func TestCondition(t *testing.T) {
-	f := func(want string, change func(*Case)) {
+func TestDrainCondition(t *testing.T) {
+	failure := ""
+	f := func(want string, change func(*Pass)) {
 		t.Helper()
-		c := &Case{Decision: &scale.Decision{}, Pods: []*corev1.Pod{gated("llm", "chat")}, Sources: []policy.Source{{InFlight: []policy.Term{{}}}}}
-		change(c)
-		if got := Condition(c); string(got.Status)+" "+got.Reason != want || got.Message == "" {
-			t.Errorf("%s %s: %q, want %s", got.Status, got.Reason, got.Message, want)
+		p := &Pass{
+			Decision: &scale.Decision{}, Target: &target.Target{}, Units: replica.Units{Pods: []*corev1.Pod{gated("llm", "chat")}},
+			Plan: &policy.Compiled{Sources: []policy.Source{{InFlight: []policy.Term{{}}}}},
+		}
+		change(p)
+		if reason, message := drainReason(p, failure); reason != want || message == "" {
+			t.Errorf("%s: %q, want %s", reason, message, want)
 		}
 	}
-	f("False NotDraining", func(*Case) {})
-	f("True Draining", func(c *Case) { c.Decision.Leaving = 1 })
-	f("False NoReadinessGate", func(c *Case) { c.Pods[0].Spec.ReadinessGates = nil })
-	f("False RequestsNotCounted", func(c *Case) { c.Sources = nil })
-	f("False PodDisruptionBudget", func(c *Case) {
-		c.Decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: facts.Disruption("one")}}
+	f("NotDraining", func(*Pass) {})
+	f("Draining", func(p *Pass) { p.Decision.Leaving = 1 })
+	f("NoReadinessGate", func(p *Pass) { p.Units.Pods[0].Spec.ReadinessGates = nil })
+	f("RequestsNotCounted", func(p *Pass) { p.Plan.Sources = nil })
+	f("PodDisruptionBudget", func(p *Pass) {
+		p.Decision.Steps = []scale.Step{{Rule: scale.RuleDisruption, Facts: facts.Disruption("one")}}
 	})
-	f("False ReadinessGateNotWritten", func(c *Case) { c.Failure, c.Decision.Leaving = "forbidden", 1 })
-	f("False GracePeriodTooShort", func(c *Case) {
-		c.Template = &corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Args: []string{"--shutdown-timeout=120"}}}}
+	f("GracePeriodTooShort", func(p *Pass) {
+		p.Target.Template.Pods = &corev1.PodSpec{Containers: []corev1.Container{{Name: "vllm", Args: []string{"--shutdown-timeout=120"}}}}
 	})
+	failure = "forbidden"
+	f("ReadinessGateNotWritten", func(p *Pass) { p.Decision.Leaving = 1 })
 }

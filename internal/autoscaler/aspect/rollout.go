@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package aspect
 
 import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // The reasons of ConditionRollout.
@@ -15,13 +17,24 @@ const (
 	reasonNoRollout = "NoRollout"
 )
 
-// rolloutCondition returns ConditionRollout if a rollout is in progress, or was before. The
-// message has no numbers, because each change of it is written; the Deployment has them.
-func rolloutCondition(r *report, base []metav1.Condition) []metav1.Condition {
-	d := r.decision
-	if d == nil || !d.Rollout.InProgress && meta.FindStatusCondition(base, v1alpha1.ConditionRollout) == nil {
-		return nil
+// rollout says that pods of another version replace the pods.
+type rollout struct{ None }
+
+func (rollout) Report(p *Pass) Part {
+	out, d := Part{Owns: []string{v1alpha1.ConditionRollout}}, p.Decision
+	if d == nil {
+		return out
 	}
+	out.View = func(v *view.Workload) { v.Rollout = d.Rollout.InProgress }
+	if d.Rollout.InProgress || meta.FindStatusCondition(p.Object.Status.Conditions, v1alpha1.ConditionRollout) != nil {
+		out.Conditions = []metav1.Condition{rolloutCondition(d)}
+	}
+	return out
+}
+
+// rolloutCondition returns ConditionRollout. The message has no numbers, because each change of it is written; the
+// Deployment has them.
+func rolloutCondition(d *scale.Decision) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionRollout, Status: metav1.ConditionFalse, Reason: reasonNoRollout,
 		Message: "the pods of the newest version have replaced the others",
@@ -34,5 +47,5 @@ func rolloutCondition(r *report, base []metav1.Condition) []metav1.Condition {
 	case ro.InProgress:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods of more than one version run: surge pods count neither as load nor as capacity"
 	}
-	return []metav1.Condition{c}
+	return c
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bounds
+package aspect
 
 import (
 	"slices"
@@ -31,10 +31,13 @@ func override(t *testing.T, lasts time.Duration) policy.Compiled {
 	return policy.Compiled{Policy: scale.Policy{Min: 1, Max: 8}, Override: o}
 }
 
+// leads is a fleet of a replica that leads, or does not.
+func leads(is bool) *Fleet { return &Fleet{Deps: Deps{Leading: func() bool { return is }}} }
+
 // life is a GPUAutoscaler whose status is what controllers wrote.
 type life struct {
 	t      *testing.T
-	keeper Keeper
+	keeper bounding
 	object v1alpha1.GPUAutoscaler
 	held   bool
 }
@@ -42,17 +45,20 @@ type life struct {
 // pass is one pass of the controller, and the write of the status.
 func (l *life) pass(c policy.Compiled, now time.Time) (reasons []string) {
 	l.t.Helper()
-	p := c.Policy
-	r := l.keeper.Apply(&c, &p, l.object.Status.Override, now)
-	l.held = p.Min == 6
-	d := &scale.Decision{}
-	for _, n := range l.keeper.Notices(r, d, &l.object, true) {
+	p := &Pass{At: now, Object: &l.object, Plan: &c, Policy: c.Policy, Decision: &scale.Decision{}, Signals: metav1.Condition{Status: metav1.ConditionTrue}}
+	l.keeper.fleet = leads(true)
+	l.keeper.Prepare(p)
+	l.held = p.Policy.Min == 6
+	part := l.keeper.Report(p)
+	for _, n := range part.Notices {
 		reasons = append(reasons, n.Reason)
 	}
-	for _, cond := range Conditions(r, d, metav1.Condition{Status: metav1.ConditionTrue}, l.object.Status.Conditions) {
+	for _, cond := range part.Conditions {
 		meta.SetStatusCondition(&l.object.Status.Conditions, cond)
 	}
-	l.object.Status.Override = r.Status()
+	st := v1alpha1.GPUAutoscalerStatus{}
+	part.Status(&st, &l.object.Status)
+	l.object.Status.Override = st.Override
 	return reasons
 }
 
@@ -64,7 +70,7 @@ func TestOverrideOverTime(t *testing.T) {
 		f := func(c policy.Compiled, at time.Duration, held bool, want ...string) {
 			t.Helper()
 			if restarts {
-				l.keeper = Keeper{}
+				l.keeper = bounding{}
 			}
 			got := l.pass(c, t0.Add(at))
 			if l.held != held || !slices.Equal(got, want) {
@@ -94,9 +100,9 @@ func TestLine(t *testing.T) {
 	c := override(t, 72*time.Hour)
 	f := func(at time.Duration, want string) {
 		t.Helper()
-		var k Keeper
+		var k bounding
 		p := c.Policy
-		if got := k.Apply(&c, &p, nil, t0.Add(at)).Line(); got != want {
+		if got := k.apply(&c, &p, nil, t0.Add(at)).line(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -113,7 +119,7 @@ func TestScalingConditions(t *testing.T) {
 	f := func(signals metav1.Condition, steps []scale.Step, want ...string) {
 		t.Helper()
 		got := []string{}
-		for _, c := range Conditions(&Report{}, &scale.Decision{Steps: steps}, signals, nil) {
+		for _, c := range (&bounding{fleet: leads(true), said: &boundsReport{}}).Report(&Pass{Object: &v1alpha1.GPUAutoscaler{}, Decision: &scale.Decision{Steps: steps}, Signals: signals}).Conditions {
 			got = append(got, strings.TrimSuffix(c.Type+" "+string(c.Status)+" "+c.Reason+": "+c.Message, ": "))
 		}
 		if d := cmp.Diff(want, got); d != "" {
@@ -133,36 +139,6 @@ func TestScalingConditions(t *testing.T) {
 	f(silent, step(scale.RuleSetToZero, facts.SetToZero{}),
 		"ScalingActive False ScalingDisabled: the replicas were set to 0, and not by this controller: they stay 0. To go on, set 1 or more, such as with kubectl scale --replicas=1",
 		"ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
-	if got := Conditions(nil, &scale.Decision{}, readable, nil); got != nil {
-		t.Errorf("without bounds: %v", got)
-	}
-}
-
-func TestNotable(t *testing.T) {
-	f := func(want bool, kind string, status metav1.ConditionStatus, reason string) {
-		t.Helper()
-		if got := IsNotable(&metav1.Condition{Type: kind, Status: status, Reason: reason}); got != want {
-			t.Errorf("%s %s %s: %v", kind, status, reason, got)
-		}
-	}
-	f(false, v1alpha1.ConditionReady, "True", "")
-	f(true, v1alpha1.ConditionReady, "False", "")
-	f(true, v1alpha1.ConditionOverridden, "True", reasonOverridden)
-	f(true, v1alpha1.ConditionOverridden, "False", reasonEnded)
-	f(false, v1alpha1.ConditionOverridden, "False", reasonNone)
-	f(false, v1alpha1.ConditionScalingLimited, "False", reasonInRange)
-	f(true, v1alpha1.ConditionScalingLimited, "True", reasonTooMany)
-	f(true, v1alpha1.ConditionDraining, "True", "Draining")
-	f(true, v1alpha1.ConditionDraining, "False", "NoReadinessGate")
-	f(false, v1alpha1.ConditionDraining, "False", "NotDraining")
-	f(true, v1alpha1.ConditionRollout, "True", "RolloutInProgress")
-	f(false, v1alpha1.ConditionRollout, "False", "NoRollout")
-	f(true, v1alpha1.ConditionPaired, "False", v1alpha1.ReasonPairNotFound)
-	f(false, v1alpha1.ConditionPaired, "True", "Paired")
-	f(true, v1alpha1.ConditionIdle, "True", v1alpha1.ReasonIdleSoon)
-	f(false, v1alpha1.ConditionIdle, "False", "InUse")
-	f(false, v1alpha1.ConditionScalingActive, "False", "NoFreshData")
-	f(true, v1alpha1.ConditionScalingActive, "False", reasonDisabled)
 }
 
 // Replicas that others set to 0 are an Event once, also over a change of leaders.
@@ -171,10 +147,11 @@ func TestZeroIsRecordedOnce(t *testing.T) {
 	d := &scale.Decision{Steps: []scale.Step{{Rule: scale.RuleSetToZero}}}
 	c := policy.Compiled{}
 	say := func(leading bool) (n int) {
-		p := c.Policy
-		r := l.keeper.Apply(&c, &p, nil, t0)
-		n = len(l.keeper.Notices(r, d, &l.object, leading))
-		l.object.Status.Conditions = Conditions(r, d, metav1.Condition{}, nil)
+		p := &Pass{At: t0, Object: &l.object, Plan: &c, Policy: c.Policy, Decision: d}
+		l.keeper.fleet = leads(leading)
+		l.keeper.Prepare(p)
+		part := l.keeper.Report(p)
+		n, l.object.Status.Conditions = len(part.Notices), part.Conditions
 		return n
 	}
 	if a, b := say(true), say(true); a != 1 || b != 0 {

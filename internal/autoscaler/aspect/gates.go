@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package drain
+package aspect
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -36,14 +35,6 @@ const (
 	writeTimeout          = 5 * time.Second
 )
 
-// Deps holds the collaborators of Gates.
-type Deps struct {
-	Client  client.Client
-	Writes  *fair.Slots // with the pod's namespace as payer
-	Leading func() bool
-	Log     *slog.Logger
-}
-
 // Gates keeps the readiness gate of every pod that declares it open, whether a
 // GPUAutoscaler scales the pod or not, unless one claims that it leaves. Only the leader
 // writes.
@@ -67,8 +58,8 @@ type closed struct {
 	next            time.Time // not to be written before
 }
 
-// NewGates makes Gates. Run has to run.
-func NewGates(deps Deps) *Gates {
+// newGates makes Gates. Run has to run.
+func newGates(deps Deps) *Gates {
 	return &Gates{deps: deps, wake: make(chan struct{}, 1), closed: map[types.UID]*closed{}, claims: map[types.UID]time.Time{}}
 }
 
@@ -114,9 +105,9 @@ func (g *Gates) forget(uid types.UID) {
 	delete(g.claims, uid)
 }
 
-// Claim says that a GPUAutoscaler wants these pods to be out of the endpoints. It has to be
+// claim says that a GPUAutoscaler wants these pods to be out of the endpoints. It has to be
 // repeated.
-func (g *Gates) Claim(pods []types.UID, now time.Time) {
+func (g *Gates) claim(pods []types.UID, now time.Time) {
 	if len(pods) == 0 {
 		return
 	}
@@ -230,11 +221,7 @@ func (g *Gates) open(ctx context.Context, x *closed) {
 	g.failed = text
 }
 
-// Write opens or closes the readiness gate of a pod.
-func (g *Gates) Write(ctx context.Context, pod *corev1.Pod, open bool) error {
-	return g.write(ctx, pod.Namespace, pod.Name, pod.UID, open)
-}
-
+// write opens or closes the readiness gate of a pod.
 func (g *Gates) write(ctx context.Context, namespace, name string, uid types.UID, open bool) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()

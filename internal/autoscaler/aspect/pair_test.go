@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pairing
+package aspect
 
 import (
 	"fmt"
@@ -22,8 +22,8 @@ var now = time.Unix(1_000_000, 0)
 func key(name string) types.NamespacedName { return types.NamespacedName{Namespace: "ns", Name: name} }
 
 // index has the pairs "a>b" (a names b) and objects without one.
-func index(pairs ...string) *Index {
-	x := &Index{}
+func index(pairs ...string) *Pairs {
+	x := &Pairs{}
 	for _, p := range pairs {
 		name, with, _ := strings.Cut(p, ">")
 		pair := policy.Pair{With: with}
@@ -31,7 +31,7 @@ func index(pairs ...string) *Index {
 			pair.Least, pair.Most = 0.5, 2
 		}
 		x.Set(key(name), pair, false)
-		x.PublishAsIs(key(name), int32(len(name)), now)
+		x.publishAsIs(key(name), int32(len(name)), now)
 	}
 	return x
 }
@@ -39,7 +39,7 @@ func index(pairs ...string) *Index {
 func TestPartners(t *testing.T) {
 	f := func(pairs, of, with string, perPartner float64, problem string) {
 		t.Helper()
-		p := index(strings.Fields(pairs)...).Of(key(of))
+		p := index(strings.Fields(pairs)...).of(key(of))
 		switch {
 		case with == "" && problem == "":
 			if p != nil {
@@ -50,12 +50,12 @@ func TestPartners(t *testing.T) {
 			t.Errorf("%s: %s has no partner", pairs, of)
 			return
 		}
-		c := p.Condition(&scale.Decision{})
-		if p.Pair.With != with || p.Pair.PerPartner != perPartner || problem != "" && c.Reason != problem || problem == "" && c.Reason != v1alpha1.ReasonPairKept {
-			t.Errorf("%s: %s has %+v, condition %s: %s", pairs, of, p.Pair, c.Reason, c.Message)
+		c := p.condition(&scale.Decision{})
+		if p.pair.With != with || p.pair.PerPartner != perPartner || problem != "" && c.Reason != problem || problem == "" && c.Reason != v1alpha1.ReasonPairKept {
+			t.Errorf("%s: %s has %+v, condition %s: %s", pairs, of, p.pair, c.Reason, c.Message)
 		}
-		if with != "" && p.Wants.Value != float64(len(with)) {
-			t.Errorf("%s: the partner of %s wants %v", pairs, of, p.Wants)
+		if with != "" && p.wants.Value != float64(len(with)) {
+			t.Errorf("%s: the partner of %s wants %v", pairs, of, p.wants)
 		}
 	}
 	const none, notFound = v1alpha1.ReasonPairAmbiguous, v1alpha1.ReasonPairNotFound
@@ -75,11 +75,11 @@ func TestPartners(t *testing.T) {
 	// A pair elsewhere is none of its business.
 	x := index("a>b", "b")
 	x.Set(types.NamespacedName{Namespace: "hostile", Name: "evil"}, policy.Pair{With: "b", Most: 0.001}, false)
-	if p := x.Of(key("b")); p == nil || p.Pair.With != "a" {
+	if p := x.of(key("b")); p == nil || p.pair.With != "a" {
 		t.Errorf("of another namespace: %+v", p)
 	}
 	x.Set(key("a"), policy.Pair{}, true)
-	if p := x.Of(key("b")); p != nil {
+	if p := x.of(key("b")); p != nil {
 		t.Errorf("of a deleted partner: %+v", p)
 	}
 }
@@ -90,8 +90,8 @@ func TestPublished(t *testing.T) {
 	f := func(want float64, what string, own, decided, current int32, advises bool) {
 		t.Helper()
 		x := index("a>b", "b")
-		x.Publish(key("a"), &scale.Policy{Min: 2, Max: 10}, &scale.Decision{Own: own, Replicas: decided, Current: current, Time: now}, advises)
-		if got := x.Of(key("b")).Wants; got.Value != want || !got.OK || !got.At.Equal(now) {
+		x.publish(key("a"), &scale.Policy{Min: 2, Max: 10}, &scale.Decision{Own: own, Replicas: decided, Current: current, Time: now}, advises)
+		if got := x.of(key("b")).wants; got.Value != want || !got.OK || !got.At.Equal(now) {
 			t.Errorf("%s: %+v, want %v", what, got, want)
 		}
 	}
@@ -109,37 +109,37 @@ func TestManyNameOne(t *testing.T) {
 		x.Set(key(fmt.Sprintf("%s%03d", strings.Repeat("n", 250), i)), policy.Pair{With: "z", Least: 1}, false)
 	}
 	for _, name := range []string{"z", strings.Repeat("n", 250) + "999"} {
-		p := x.Of(key(name))
-		if c := p.Condition(nil); c.Reason != v1alpha1.ReasonPairAmbiguous || len(c.Message) > 2000 || !strings.Contains(c.Message, "000, ") || !strings.Contains(c.Message, " and more do so") {
+		p := x.of(key(name))
+		if c := p.condition(nil); c.Reason != v1alpha1.ReasonPairAmbiguous || len(c.Message) > 2000 || !strings.Contains(c.Message, "000, ") || !strings.Contains(c.Message, " and more do so") {
 			t.Errorf("%s has %s: %s", name, c.Reason, c.Message)
 		}
 	}
 	for i := range 1000 {
 		x.Set(key(fmt.Sprintf("%s%03d", strings.Repeat("n", 250), i)), policy.Pair{}, i%2 == 0)
 	}
-	if p := x.Of(key("z")); p != nil || len(x.named) > 0 {
+	if p := x.of(key("z")); p != nil || len(x.named) > 0 {
 		t.Errorf("nobody names it any more: %+v, %d", p, len(x.named))
 	}
 }
 
 func BenchmarkOf(b *testing.B) {
-	x := &Index{}
+	x := &Pairs{}
 	for i := range 10000 {
 		x.Set(key(fmt.Sprint("a", i)), policy.Pair{}, false)
 	}
 	x.Set(key("b"), policy.Pair{With: "a1", Least: 1}, false)
 	for b.Loop() {
-		if x.Of(key("a0")) != nil || x.Of(key("b")) == nil {
+		if x.of(key("a0")) != nil || x.of(key("b")) == nil {
 			b.Fatal("wrong partners")
 		}
 	}
 }
 
-func TestCondition(t *testing.T) {
-	p := index("a>b", "b").Of(key("a"))
+func TestPairCondition(t *testing.T) {
+	p := index("a>b", "b").of(key("a"))
 	f := func(reason string, d *scale.Decision) {
 		t.Helper()
-		if c := p.Condition(d); c.Reason != reason || !strings.Contains(c.Message, "with b, 0.5 to 2 for 1") {
+		if c := p.condition(d); c.Reason != reason || !strings.Contains(c.Message, "with b, 0.5 to 2 for 1") {
 			t.Errorf("%s: %s, want %s", c.Reason, c.Message, reason)
 		}
 	}
@@ -149,7 +149,7 @@ func TestCondition(t *testing.T) {
 	f(v1alpha1.ReasonPairBounded, &scale.Decision{Replicas: 4, Steps: []scale.Step{raised}})
 	f(v1alpha1.ReasonPairUnknown, &scale.Decision{Replicas: 4, Steps: []scale.Step{{Rule: scale.RulePair, After: 4, Facts: facts.PairUnknown("x")}}})
 	if names := strings.Fields("x>z y>z z"); !slices.ContainsFunc(names, func(string) bool {
-		return strings.Contains(index(names...).Of(key("z")).Condition(nil).Message, "x, y do so")
+		return strings.Contains(index(names...).of(key("z")).condition(nil).Message, "x, y do so")
 	}) {
 		t.Error("nothing names the members")
 	}

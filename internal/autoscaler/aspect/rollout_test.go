@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package aspect
 
 import (
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +17,8 @@ func TestRolloutCondition(t *testing.T) {
 	was := []metav1.Condition{{Type: v1alpha1.ConditionRollout}}
 	f := func(d *scale.Decision, base []metav1.Condition, want metav1.ConditionStatus, says string) {
 		t.Helper()
-		got := rolloutCondition(&report{decision: d}, base)
+		a := &v1alpha1.GPUAutoscaler{Status: v1alpha1.GPUAutoscalerStatus{Conditions: base}}
+		got := rollout{}.Report(&Pass{Object: a, Decision: d}).Conditions
 		if want == "" {
 			if len(got) != 0 {
 				t.Errorf("%+v, want none", got)
@@ -26,7 +28,9 @@ func TestRolloutCondition(t *testing.T) {
 		if len(got) != 1 || got[0].Status != want {
 			t.Fatalf("%+v, want %s", got, want)
 		}
-		contains(t, got[0].Message, says)
+		if !strings.Contains(got[0].Message, says) {
+			t.Errorf("%q does not say %q", got[0].Message, says)
+		}
 	}
 	f(nil, was, "", "")
 	f(&scale.Decision{}, nil, "", "")

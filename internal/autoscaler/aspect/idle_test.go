@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package reclaim
+package aspect
 
 import (
 	"testing"
@@ -42,7 +42,7 @@ func TestUse(t *testing.T) {
 		}
 		podtest.Expose(t, store, "agent", series.TargetLabels{Node: "node-1"}, now, all...)
 		v := trust.Values{Store: store, Devices: trust.NewDevices(nil)}
-		r := Reader{Store: store, Devices: v.Devices, Pods: observe.Reader{Values: requests{v, inFlight}, Now: now, MaxAge: 5 * time.Second}}
+		r := useReader{Store: store, Devices: v.Devices, Pods: observe.Reader{Values: requests{v, inFlight}, Now: now, MaxAge: 5 * time.Second}}
 		list := podtest.List{Pods: []*corev1.Pod{p}}
 		units := replica.UnitsOf(&list, "ns", labels.Everything())
 		var sources []policy.Source

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pairing finds the partners of GPUAutoscalers with spec.pair, tells each what the
-// other wants by its own signals, and says whether the ratio is kept.
-package pairing
+package aspect
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,9 +19,37 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
-// Index has the pairs of all GPUAutoscalers. The zero Index is empty. Its methods may be called
+// pair keeps the ratio of the replicas to those of a partner (spec.pair).
+type pair struct {
+	None
+	fleet *Fleet
+	with  *partner // of the last decision
+}
+
+func (x *pair) Prepare(p *Pass) {
+	if x.with = x.fleet.Pairs.of(p.Key); x.with != nil {
+		p.Policy.Pair, p.Observation.Partner = x.with.pair, x.with.wants
+	}
+}
+
+func (x *pair) Decided(_ context.Context, p *Pass) {
+	x.fleet.Pairs.publish(p.Key, &p.Policy, p.Decision, p.Plan.Actuation == v1alpha1.ActuationAdvise)
+}
+
+func (x *pair) Report(p *Pass) Part {
+	out := Part{Unasked: p.Decision != nil && x.with == nil, Owns: []string{v1alpha1.ConditionPaired}}
+	switch {
+	case p.Decision == nil && p.Target != nil:
+		x.fleet.Pairs.publishAsIs(p.Key, p.Target.Replicas, p.At)
+	case p.Decision != nil && x.with != nil:
+		out.Conditions = []metav1.Condition{x.with.condition(p.Decision)}
+	}
+	return out
+}
+
+// Pairs has the pairs of all GPUAutoscalers. The zero Pairs is empty. Its methods may be called
 // concurrently.
-type Index struct {
+type Pairs struct {
 	mu    sync.Mutex
 	pairs map[types.NamespacedName]policy.Pair // of every object; zero: it declares none
 	named map[types.NamespacedName][]string    // the objects of the namespace that name one, sorted
@@ -33,7 +60,7 @@ type Index struct {
 const maxMembers = 4
 
 // Set takes over what a spec declares, or forgets the object.
-func (x *Index) Set(key types.NamespacedName, p policy.Pair, gone bool) {
+func (x *Pairs) Set(key types.NamespacedName, p policy.Pair, gone bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.pairs == nil {
@@ -61,18 +88,18 @@ func (x *Index) Set(key types.NamespacedName, p policy.Pair, gone bool) {
 	}
 }
 
-// Publish tells the partner what an object wants by its own signals, within its bounds. One that
+// publish tells the partner what an object wants by its own signals, within its bounds. One that
 // only advises has the replicas that it has.
-func (x *Index) Publish(key types.NamespacedName, p *scale.Policy, d *scale.Decision, advises bool) {
+func (x *Pairs) publish(key types.NamespacedName, p *scale.Policy, d *scale.Decision, advises bool) {
 	n := min(max(d.Own, p.Min), d.Replicas)
 	if advises {
 		n = d.Current
 	}
-	x.PublishAsIs(key, n, d.Time)
+	x.publishAsIs(key, n, d.Time)
 }
 
-// PublishAsIs tells the partner the replicas of an object that does not set any.
-func (x *Index) PublishAsIs(key types.NamespacedName, replicas int32, at time.Time) {
+// publishAsIs tells the partner the replicas of an object that does not set any.
+func (x *Pairs) publishAsIs(key types.NamespacedName, replicas int32, at time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if _, known := x.pairs[key]; known {
@@ -80,16 +107,16 @@ func (x *Index) PublishAsIs(key types.NamespacedName, replicas int32, at time.Ti
 	}
 }
 
-// Partner is what an object knows of its partner. nil: it has none.
-type Partner struct {
-	Pair    scale.Pair // zero: the pair has a problem, and does not apply
-	Wants   scale.Reading
+// partner is what an object knows of its partner. nil: it has none.
+type partner struct {
+	pair    scale.Pair // zero: the pair has a problem, and does not apply
+	wants   scale.Reading
 	ratio   policy.Pair
 	problem [2]string // reason and message
 }
 
-// Of returns the partner of an object: the one that it names, or the one that names it.
-func (x *Index) Of(key types.NamespacedName) *Partner {
+// of returns the partner of an object: the one that it names, or the one that names it.
+func (x *Pairs) of(key types.NamespacedName) *partner {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	mine := x.pairs[key]
@@ -98,7 +125,7 @@ func (x *Index) Of(key types.NamespacedName) *Partner {
 		return nil
 	}
 	other := types.NamespacedName{Namespace: key.Namespace, Name: mine.With}
-	p := &Partner{ratio: mine}
+	p := &partner{ratio: mine}
 	if mine.With == "" {
 		other.Name = from[0]
 		p.ratio = x.pairs[other]
@@ -121,25 +148,25 @@ func (x *Index) Of(key types.NamespacedName) *Partner {
 		}
 		p.problem = [2]string{v1alpha1.ReasonPairAmbiguous, fmt.Sprintf("a pair has two members of which one names the other, and here %s%s do so: the own signals decide", strings.Join(members, ", "), more)}
 	case mine.With != "":
-		p.Pair, p.Wants = scale.Pair{With: other.Name, PerPartner: mine.Least}, x.wants[other]
+		p.pair, p.wants = scale.Pair{With: other.Name, PerPartner: mine.Least}, x.wants[other]
 	default:
-		p.Pair, p.Wants = scale.Pair{With: other.Name, Lower: true}, x.wants[other]
+		p.pair, p.wants = scale.Pair{With: other.Name, Lower: true}, x.wants[other]
 		if theirs.Most > 0 {
-			p.Pair.PerPartner = 1 / theirs.Most
+			p.pair.PerPartner = 1 / theirs.Most
 		}
 	}
 	return p
 }
 
-// Condition returns ConditionPaired of a decision. Its message has no numbers of the load,
+// condition returns ConditionPaired of a decision. Its message has no numbers of the load,
 // because each change of it is written.
-func (p *Partner) Condition(d *scale.Decision) metav1.Condition {
+func (p *partner) condition(d *scale.Decision) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionPaired, Status: metav1.ConditionFalse, Reason: p.problem[0], Message: p.problem[1]}
 	if p.problem[0] != "" {
 		return c
 	}
 	c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonPairKept
-	c.Message = fmt.Sprintf("with %s, %s", p.Pair.With, p.ratio)
+	c.Message = fmt.Sprintf("with %s, %s", p.pair.With, p.ratio)
 	for i := range d.Steps {
 		if s := &d.Steps[i]; s.Rule == scale.RulePair && s.After > d.Replicas {
 			c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonPairBounded

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package aspect
 
 import (
 	"fmt"
@@ -22,6 +22,7 @@ const (
 	reasonComplete    = "Complete"
 	reasonMemoryLimit = "MemoryLimit" // the memory limit keeps the window short
 	reasonTargetLimit = "TargetLimit" // the target exposes more than the bounds of one target
+	maxTarget         = 200           // bytes of its name
 )
 
 // limits caches the store's limited targets by place for one second.
@@ -53,45 +54,57 @@ func (l *limits) byPlaceAt(now time.Time, store *series.Store) map[string]*serie
 	return l.byPlace
 }
 
-// limitedTarget returns the first limited target, by place, with samples of the
-// workload's pods; nil if there is none.
-func (w *workload) limitedTarget(now time.Time) *series.Limited {
-	byPlace := w.shared.limits.byPlaceAt(now, w.shared.deps.Store)
+// window says that a target with samples of the workload's pods is limited, so that their window is not complete.
+type window struct {
+	None
+	fleet *Fleet
+}
+
+// The page does not show the condition.
+func (x *window) Report(p *Pass) Part {
+	limited, generation, at := x.limited(p), p.Object.Generation, metav1.Time{Time: p.At}
+	return Part{Status: func(st, _ *v1alpha1.GPUAutoscalerStatus) {
+		c := windowCondition(limited, meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionWindow))
+		if c.ObservedGeneration, c.LastTransitionTime = generation, at; c.Type != "" {
+			meta.SetStatusCondition(&st.Conditions, c)
+		}
+	}}
+}
+
+// limited returns the first limited target, by place, with samples of the workload's pods; nil: there is none.
+func (x *window) limited(p *Pass) *series.Limited {
+	byPlace := x.fleet.limits.byPlaceAt(p.At, x.fleet.Store)
 	if len(byPlace) == 0 {
 		return nil
 	}
 	first := ""
-	for p := range w.routed {
-		if byPlace[p] != nil && (first == "" || p < first) {
-			first = p
+	for place := range p.Places {
+		if byPlace[place] != nil && (first == "" || place < first) {
+			first = place
 		}
 	}
 	return byPlace[first]
 }
 
-// windowCondition returns ConditionWindow if a target is limited, or was before.
-// While the same target is limited for the same reason, the message keeps its first
-// numbers.
-func windowCondition(r *report, base []metav1.Condition) []metav1.Condition {
-	last := meta.FindStatusCondition(base, v1alpha1.ConditionWindow)
-	x := r.limited
-	if x == nil {
-		if last == nil {
-			return nil
-		}
-		return []metav1.Condition{{
-			Type: v1alpha1.ConditionWindow, Status: metav1.ConditionTrue, Reason: reasonComplete, Message: "no target with samples of its pods is limited",
-		}}
+// windowCondition returns ConditionWindow if a target is limited, or was before. While the same target is limited for the
+// same reason, the message keeps its first numbers.
+func windowCondition(x *series.Limited, last *metav1.Condition) (c metav1.Condition) {
+	if x == nil && last == nil {
+		return c
 	}
-	c := metav1.Condition{Type: v1alpha1.ConditionWindow, Status: metav1.ConditionFalse, Reason: reasonTargetLimit}
+	c = metav1.Condition{Type: v1alpha1.ConditionWindow, Status: metav1.ConditionFalse, Reason: reasonTargetLimit}
+	if x == nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonComplete, "no target with samples of its pods is limited"
+		return c
+	}
 	if x.Short {
 		c.Reason = reasonMemoryLimit
 	}
-	prefix := fmt.Sprintf("target %s ", excerpt.Of(x.Target, maxDetail))
+	prefix := fmt.Sprintf("target %s ", excerpt.Of(x.Target, maxTarget))
 	if last != nil && last.Reason == c.Reason && strings.HasPrefix(last.Message, prefix) {
 		c.Message = last.Message
 	} else {
 		c.Message = excerpt.Of(prefix+x.String(), maxMessage)
 	}
-	return []metav1.Condition{c}
+	return c
 }
