@@ -77,10 +77,19 @@ func (c *converter) checkNames() {
 	}
 	name := validation.IsDNS1123Subdomain(to.Name)
 	check("spec.scaleTargetRef.name", to.Name, name)
-	if to.Kind == "" {
-		check("spec.scaleTargetRef.kind", to.Kind, []string{"the kind is required, such as Deployment"})
+	if !kindName.MatchString(to.Kind) || len(to.Kind) > 63 {
+		check("spec.scaleTargetRef.kind", to.Kind, []string{"want a kind, such as Deployment"})
+	}
+	if !apiVersionName.MatchString(to.APIVersion) || len(to.APIVersion) > 317 {
+		check("spec.scaleTargetRef.apiVersion", to.APIVersion, []string{"want GROUP/VERSION, such as apps/v1"})
 	}
 }
+
+// The forms of the CRD.
+var (
+	kindName       = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*$`)
+	apiVersionName = regexp.MustCompile(`^(([a-z0-9.-]+/)?[a-z0-9]+)?$`)
+)
 
 // helmHint says what to do about a template of Helm.
 func helmHint(text string) string {
