@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gpupilot/gpupilot/internal/replay/advise"
 	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/replay/migrate"
@@ -171,7 +170,7 @@ func (f *backtestFlags) runAdvise(ctx context.Context, s *backtest.Study, stdout
 	if f.output != "table" || f.out != "" {
 		return errors.New("--advise prints YAML: leave out -o and --out")
 	}
-	search, err := advise.New(s, f.allowedPercent)
+	search, err := backtest.NewSearch(s, f.allowedPercent)
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package advise
+package backtest
 
 import (
 	"slices"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/replay/service"
 )
 
@@ -38,7 +37,7 @@ func TestOutOfSample(t *testing.T) {
 	with := func(hours float64, missed ...float64) *candidate {
 		c := &candidate{}
 		for _, m := range missed {
-			c.replays = append(c.replays, backtest.Result{Outcome: service.Outcome{Violations: m, GPUHours: hours}})
+			c.replays = append(c.replays, Result{Outcome: service.Outcome{Violations: m, GPUHours: hours}})
 		}
 		c.count()
 		return c

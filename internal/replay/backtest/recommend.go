@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package advise recommends a policy for a recorded load. It replays some twenty policies
-// and prints the best one as a GPUAutoscaler, with the results of the others as comments.
-package advise
+package backtest
 
 import (
 	"cmp"
@@ -11,14 +9,14 @@ import (
 	"math"
 	"slices"
 
-	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 	"github.com/gpupilot/gpupilot/internal/replay/contender"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
-// Search is a search for the best policy.
+// Search recommends a policy for a recorded load: it replays some twenty policies, and prints the best one as a
+// GPUAutoscaler, with the results of the others as comments.
 type Search struct {
-	study      *backtest.Study
+	study      *Study
 	candidates []*candidate
 	allowed    float64 // percent
 }
@@ -33,10 +31,10 @@ type candidate struct {
 	Min    int
 	Max    int
 
-	replays              []backtest.Result // one of each replay
-	violations, gpuHours float64           // means over the replays
-	mostReplicas         int               // of all replays
-	leastNeed            float64           // replicas, the lowest mean of a minute
+	replays              []Result // one of each replay
+	violations, gpuHours float64  // means over the replays
+	mostReplicas         int      // of all replays
+	leastNeed            float64  // replicas, the lowest mean of a minute
 }
 
 // The signals that are tried. An objective learns its plan. Requests need no latency metrics,
@@ -92,7 +90,7 @@ func oneDecimal(x float64) float64 { return math.Round(10*x) / 10 }
 
 // New prepares a study that replays the candidates for an objective, of which this percentage
 // of the requests may miss the limits. Those are of the study's first model.
-func New(s *backtest.Study, allowedPercent float64) (*Search, error) {
+func NewSearch(s *Study, allowedPercent float64) (*Search, error) {
 	if len(s.Models) == 0 || len(s.Startups) == 0 {
 		return nil, errors.New("advise: the study has no model or no start-up time")
 	}
@@ -126,7 +124,7 @@ const margin = 0.8
 // Recommend returns the best policy as YAML, from the cases of the study: the cheapest that
 // keeps the objective with a margin. If there is none, it is the policy that misses the
 // fewest.
-func (s *Search) Recommend(cases []backtest.Case) ([]byte, error) {
+func (s *Search) Recommend(cases []Case) ([]byte, error) {
 	for i, c := range s.candidates {
 		for k := range cases {
 			c.replays = append(c.replays, cases[k].Ours[i])

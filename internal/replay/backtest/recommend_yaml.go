@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package advise
+package backtest
 
 import (
 	"bytes"
@@ -8,8 +8,6 @@ import (
 	"strings"
 	"text/template"
 	"time"
-
-	"github.com/gpupilot/gpupilot/internal/replay/backtest"
 )
 
 // object is the GPUAutoscaler of a candidate. Why writes the comments of a field.
@@ -109,7 +107,7 @@ func windowText(seconds int) string {
 const longStart = 4 * time.Minute
 
 // summary returns the comment lines at the top: the replays, the result and the assumptions.
-func (s *Search) summary(cases []backtest.Case, best *candidate) string {
+func (s *Search) summary(cases []Case, best *candidate) string {
 	m, startup := &s.study.Models[0], time.Duration(s.study.Startups[0]*float64(time.Second))
 	var names []string
 	for _, t := range s.study.Traces {
@@ -122,7 +120,7 @@ func (s *Search) summary(cases []backtest.Case, best *candidate) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, "# "+format+"\n", args...) }
 	line("From %d replays of %s, %.1f hours in all, on %s with starts of %v.", len(cases), strings.Join(names, ", "), hours, m.Name, startup)
-	line("Load: %s.", backtest.ScaleText(cases))
+	line("Load: %s.", ScaleText(cases))
 	line("%s.", best.result())
 	switch {
 	case best.violations > s.allowed:
