@@ -88,7 +88,7 @@ func objectives(allowedPercent float64) (out []float64) {
 // oneDecimal rounds to one decimal.
 func oneDecimal(x float64) float64 { return math.Round(10*x) / 10 }
 
-// New prepares a study that replays the candidates for an objective, of which this percentage
+// NewSearch prepares a study that replays the candidates for an objective, of which this percentage
 // of the requests may miss the limits. Those are of the study's first model.
 func NewSearch(s *Study, allowedPercent float64) (*Search, error) {
 	if len(s.Models) == 0 || len(s.Startups) == 0 {

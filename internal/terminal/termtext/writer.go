@@ -24,7 +24,7 @@ func (w *Writer) Screen() io.Writer { return w.out }
 func (w *Writer) Write(p []byte) (int, error) {
 	in := append(w.rest, p...)
 	out := make([]byte, 0, len(in))
-	for len(in) > 0 && (utf8.FullRune(in)) {
+	for len(in) > 0 && utf8.FullRune(in) {
 		r, n := utf8.DecodeRune(in)
 		switch {
 		case r == '\n' || r == '\t':
