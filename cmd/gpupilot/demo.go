@@ -15,7 +15,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/replay/demo"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/serve/webui/static"
 )
 
 // demoOptions are the flags of the demo.
@@ -77,7 +77,7 @@ func (o *demoOptions) run(ctx context.Context, out io.Writer) error {
 	served := make(chan struct{})
 	go func() {
 		room := listen.New(listen.Limits{Connections: 128})
-		_ = listen.Serve(serving, room.Of(l), webui.WithFiles(d.Handler()), listen.Timeouts{}, slog.New(slog.DiscardHandler)) // the page ends with the demo
+		_ = listen.Serve(serving, room.Of(l), static.WithFiles(d.Handler()), listen.Timeouts{}, slog.New(slog.DiscardHandler)) // the page ends with the demo
 		close(served)
 	}()
 	defer func() {

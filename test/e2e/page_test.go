@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -209,7 +208,7 @@ func TestPageThroughTheAPIServer(t *testing.T) {
 	token := tokenOf(t, "gpupilot-viewer", v1alpha1.GroupVersion.Group)
 	proxy := rig.Cluster.URL() + "/api/v1/namespaces/" + stack.Namespace + "/services/page:8080/proxy"
 	stack.Eventually(t, func() error {
-		if status, body := fetch(t, api, proxy+"/api/v1/view", webui.TokenHeader, token); status != 200 {
+		if status, body := fetch(t, api, proxy+"/api/v1/view", view.TokenHeader, token); status != 200 {
 			return fmt.Errorf("%d: %.200s", status, body)
 		}
 		return nil

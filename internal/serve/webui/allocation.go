@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/csvtable"
+	"github.com/gpupilot/gpupilot/internal/serve/webui/static"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
 
@@ -282,7 +283,7 @@ func (p *Page) allocationBody(r *http.Request, v Viewer, a *account) ([]byte, er
 	for _, x := range list {
 		set[x.Name] = x
 	}
-	return encode(Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted, Price: cmp.Or(a.price, a.rest)}, zips(r))
+	return encode(Allocations{Code: http.StatusOK, Data: []map[string]Allocation{set}, Omitted: omitted, Price: cmp.Or(a.price, a.rest)}, static.AcceptsGzip(r))
 }
 
 func allocationCSV(list []Allocation) []byte {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // GPUHours of two weeks have a first week of which the namespace a used 90 of 100 GPU-hours.
@@ -195,7 +196,7 @@ func TestHoldersCosts(t *testing.T) {
 	}
 	gpus[0].USDPerHour, gpus[1].USDPerHour, v.Nodes[1].GPUs[0].Utilization = percent(4), percent(3), percent(0)
 	p := New(fixed{v}, nil)
-	read := func() (h HolderPage) {
+	read := func() (h view.HolderPage) {
 		t.Helper()
 		if err := json.Unmarshal(ask(p.Handler(), "/api/v1/holders").Body.Bytes(), &h); err != nil {
 			t.Fatal(err)
@@ -234,7 +235,7 @@ func TestHoldersCosts(t *testing.T) {
 	v.Nodes[0].Model, v.Nodes[0].GPUs[1].UUID, v.Nodes[0].GPUs[1].Share, v.Nodes[1].Pool = "NVIDIA-A100", "GPU-b/gi1", 0.25, "spot"
 	sum := func(list, want string) {
 		t.Helper()
-		var h HolderPage
+		var h view.HolderPage
 		if err := json.Unmarshal(ask(p.Handler(), "/api/v1/holders?price="+url.QueryEscape(list)).Body.Bytes(), &h); err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +255,7 @@ func TestHoldersCosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := func(list string) *Holder {
+	first := func(list string) *view.Holder {
 		own, _ := price.Parse(list)
 		h := x.idleHolders(&p.Prices, &own)
 		return &h.Holders[0]

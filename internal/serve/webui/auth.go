@@ -10,11 +10,8 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/bearer"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
-
-// TokenHeader is the header for a token behind the API server's service proxy, which
-// removes the header Authorization.
-const TokenHeader = "X-Gpupilot-Token" // the name of a header
 
 // loginLimits are the budgets of logins with unknown tokens. Each costs the API server a
 // TokenReview.
@@ -72,7 +69,7 @@ func (p *Page) viewer(w http.ResponseWriter, r *http.Request) (v Viewer, ok bool
 	now := time.Now()
 	budget := p.everybody
 	if v = (everybody{}); p.access != nil {
-		token, err := bearer.Of(r, TokenHeader)
+		token, err := bearer.Of(r, view.TokenHeader)
 		if err != nil {
 			unauthorized(w, err.Error())
 			return nil, false

@@ -190,19 +190,19 @@ func TestWhoMayLook(t *testing.T) {
 		}
 	}
 	bearer := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
-	const view, chat = "/api/v1/view", "/api/v1/history?namespace=llm&name=chat"
-	for _, path := range []string{view, chat} {
+	const whole, chat = "/api/v1/view", "/api/v1/history?namespace=llm&name=chat"
+	for _, path := range []string{whole, chat} {
 		f(page, path, 401)
 		f(page, path, 401, bearer("wrong")...)
 		f(page, path, 401, "Authorization", "Basic cm9vdDpyb290")
 		f(page, path, 401, "Authorization", "Bearer")
 		f(page, path, 401, bearer("a b")...)
 		f(page, path, 401, bearer(strings.Repeat("x", 16<<10+1))...)
-		f(page, path, 401, TokenHeader, "wrong")
-		f(page, path, 401, TokenHeader, "wrong", "Authorization", "Bearer root") // one of two counts, and it is the one that only we read
+		f(page, path, 401, view.TokenHeader, "wrong")
+		f(page, path, 401, view.TokenHeader, "wrong", "Authorization", "Bearer root") // one of two counts, and it is the one that only we read
 		f(page, path+map[bool]string{true: "&", false: "?"}[path == chat]+"token=root", 401)
 		f(page, path, 200, bearer("root")...)
-		f(page, path, 200, TokenHeader, "ann")
+		f(page, path, 200, view.TokenHeader, "ann")
 		f(page, path, 200, "Authorization", "bearer ann")
 	}
 	f(page, "/api/v1/history?namespace=other&name=chat", 403, bearer("ann")...)
@@ -221,7 +221,7 @@ func TestWhoMayLook(t *testing.T) {
 	f(metrics, "/metrics", 200, bearer("prom")...)
 
 	c.err = errors.New("connection refused")
-	for _, path := range []string{view, chat} {
+	for _, path := range []string{whole, chat} {
 		f(page, path, 503, bearer("root")...)
 		f(page, path, 401)
 	}

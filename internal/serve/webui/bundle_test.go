@@ -12,6 +12,8 @@ import (
 	"path"
 	"strings"
 	"testing"
+
+	"github.com/gpupilot/gpupilot/internal/serve/webui/static"
 )
 
 // fetch requests a file of the page with headers, which are names and values in pairs.
@@ -29,11 +31,11 @@ func TestPageIsThreeFiles(t *testing.T) {
 	if !strings.HasPrefix(script, `"use strict";`) {
 		t.Errorf("the script is not strict: it begins with %.40q", script)
 	}
-	err := fs.WalkDir(static(), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(static.FS, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		content, err := fs.ReadFile(static(), name)
+		content, err := fs.ReadFile(static.FS, name)
 		for ext, all := range map[string]string{".js": script, ".css": style} {
 			if n := strings.Count(all, string(content)); path.Ext(name) == ext && n != 1 {
 				t.Errorf("%s is %d times in its bundle, want once: index.html names it", name, n)

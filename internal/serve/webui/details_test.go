@@ -99,7 +99,7 @@ func TestScopeOfDetails(t *testing.T) {
 // A GPU that several idle pods share counts as one.
 func TestHolders(t *testing.T) {
 	v := fleet()
-	read := func() (p HolderPage) {
+	read := func() (p view.HolderPage) {
 		t.Helper()
 		if err := json.Unmarshal(ask(New(fixed{v}, nil).Handler(), "/api/v1/holders").Body.Bytes(), &p); err != nil {
 			t.Fatal(err)

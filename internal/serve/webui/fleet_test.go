@@ -146,7 +146,7 @@ func TestNodePages(t *testing.T) {
 	h := New(fixed{v}, nil).Handler()
 	f := func(query string, total, first, n int) {
 		t.Helper()
-		var p NodePage
+		var p view.NodePage
 		w := ask(h, "/api/v1/nodes?"+query)
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusOK {
 			t.Fatalf("%s: %d %v %s", query, w.Code, err, w.Body)
@@ -208,7 +208,7 @@ func TestWorkloadPages(t *testing.T) {
 	h := New(fixed{largeFleet(1)}, nil).Handler()
 	f := func(query string, total, n int) {
 		t.Helper()
-		var p WorkloadPage
+		var p view.WorkloadPage
 		if w := ask(h, "/api/v1/workloads?"+query); json.Unmarshal(w.Body.Bytes(), &p) != nil || p.Total != total || len(p.Workloads) != n {
 			t.Errorf("%s: %d %d of %d", query, w.Code, len(p.Workloads), p.Total)
 		}
@@ -365,9 +365,9 @@ func TestGPUPages(t *testing.T) {
 	v.Nodes[7].GPUs[0].TemperatureC, v.Nodes[7].GPUs[0].Age = percent(99), time.Minute // long ago
 	v.Nodes[0].GPUs[0].TemperatureC = nil
 	h := New(fixed{v}, nil).Handler()
-	f := func(query string, total, n int, check func(*GPUEntry) bool) {
+	f := func(query string, total, n int, check func(*view.GPUEntry) bool) {
 		t.Helper()
-		var p GPUPage
+		var p view.GPUPage
 		w := ask(h, "/api/v1/gpus?"+query)
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusOK {
 			t.Fatalf("%s: %d %v %s", query, w.Code, err, w.Body)
@@ -382,18 +382,18 @@ func TestGPUPages(t *testing.T) {
 			}
 		}
 	}
-	any := func(*GPUEntry) bool { return true }
+	any := func(*view.GPUEntry) bool { return true }
 	f("", 8000, 100, any)
 	f("offset=7990&limit=100", 8000, 10, any)
 	f("offset=9000", 8000, 0, any)
-	f("state=stale", 80, 80, func(g *GPUEntry) bool { return g.State == view.Stale && g.Utilization == nil })
-	f("state=free&pool=a3-highgpu-3", 200, 100, func(g *GPUEntry) bool { return g.Pool == "a3-highgpu-3" && len(g.Owners) == 0 })
-	f("namespace=team-3&limit=1000", 150, 150, func(g *GPUEntry) bool { return g.Owners[0].Namespace == "team-3" })
-	f("node="+v.Nodes[5].Name, 8, 8, func(g *GPUEntry) bool { return g.Node == v.Nodes[5].Name && g.Model != "" })
+	f("state=stale", 80, 80, func(g *view.GPUEntry) bool { return g.State == view.Stale && g.Utilization == nil })
+	f("state=free&pool=a3-highgpu-3", 200, 100, func(g *view.GPUEntry) bool { return g.Pool == "a3-highgpu-3" && len(g.Owners) == 0 })
+	f("namespace=team-3&limit=1000", 150, 150, func(g *view.GPUEntry) bool { return g.Owners[0].Namespace == "team-3" })
+	f("node="+v.Nodes[5].Name, 8, 8, func(g *view.GPUEntry) bool { return g.Node == v.Nodes[5].Name && g.Model != "" })
 	f("q=TEAM-3/CHAT-6b8f-00003-2", 1, 1, any)
-	f("sort=temperature&limit=2", 8000, 2, func(g *GPUEntry) bool { return g.Node == v.Nodes[41].Name && *g.TemperatureC > 90 })
-	f("sort=temperature&offset=7998", 8000, 2, func(g *GPUEntry) bool { return g.TemperatureC == nil || g.Age > time.Second })
-	f("sort=utilization&limit=3", 8000, 3, func(g *GPUEntry) bool { return *g.Utilization == 100 })
+	f("sort=temperature&limit=2", 8000, 2, func(g *view.GPUEntry) bool { return g.Node == v.Nodes[41].Name && *g.TemperatureC > 90 })
+	f("sort=temperature&offset=7998", 8000, 2, func(g *view.GPUEntry) bool { return g.TemperatureC == nil || g.Age > time.Second })
+	f("sort=utilization&limit=3", 8000, 3, func(g *view.GPUEntry) bool { return *g.Utilization == 100 })
 	for query, want := range map[string]string{"state=busy": "state is", "sort=idle": "sort is", "limit=1001": "limit is", "q=" + strings.Repeat("x", 300): "q has"} {
 		if w := ask(h, "/api/v1/gpus?"+query); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d %s, want %s", query, w.Code, w.Body, want)
@@ -401,7 +401,7 @@ func TestGPUPages(t *testing.T) {
 	}
 	// A viewer of one namespace gets its GPUs only.
 	c := &cluster{users: map[string][]string{"ann": {"team-3"}}}
-	var p GPUPage
+	var p view.GPUPage
 	w := ask(New(fixed{v}, c).Handler(), "/api/v1/gpus?limit=1000", "Authorization", "Bearer ann")
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Total != 150 || p.GPUs[0].Pool != "" {
 		t.Errorf("%d of %d GPUs, %v", len(p.GPUs), p.Total, err)

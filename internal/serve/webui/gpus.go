@@ -10,28 +10,9 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
-
-// GPUPage is a part of the GPUs that a request selects.
-type GPUPage struct {
-	Time   time.Time     `json:"time"`
-	MaxAge time.Duration `json:"maxAge"` // as View.MaxAge
-	Total  int           `json:"total"`  // number of GPUs that the request selects
-	Offset int           `json:"offset"` // of the first one in GPUs
-	GPUs   []GPUEntry    `json:"gpus"`
-}
-
-// GPUEntry is a GPU with its node and its state.
-type GPUEntry struct {
-	Node  string     `json:"node"`
-	Pool  string     `json:"pool,omitempty"`
-	Model string     `json:"model,omitempty"`
-	State view.State `json:"state"`
-	view.GPU
-}
 
 // The sizes of a page of GPUs.
 const (
@@ -85,8 +66,8 @@ func (c *gpuChoice) selects(node string, g *view.GPU) bool {
 type place struct{ node, gpu int32 }
 
 // pickGPUs returns the page of GPUs that c selects.
-func (x *scoped) pickGPUs(c *gpuChoice) GPUPage {
-	p := GPUPage{Time: x.view.Time, MaxAge: x.view.MaxAge, Offset: c.offset, GPUs: []GPUEntry{}}
+func (x *scoped) pickGPUs(c *gpuChoice) view.GPUPage {
+	p := view.GPUPage{Time: x.view.Time, MaxAge: x.view.MaxAge, Offset: c.offset, GPUs: []view.GPUEntry{}}
 	var found []place
 	for i := range x.view.Nodes {
 		n := &x.view.Nodes[i]
@@ -107,7 +88,7 @@ func (x *scoped) pickGPUs(c *gpuChoice) GPUPage {
 	for _, at := range found[:min(c.limit, len(found))] {
 		n := &x.view.Nodes[at.node]
 		g := &n.GPUs[at.gpu]
-		p.GPUs = append(p.GPUs, GPUEntry{n.Name, n.Pool, n.Model, x.view.State(g), *g})
+		p.GPUs = append(p.GPUs, view.GPUEntry{Node: n.Name, Pool: n.Pool, Model: n.Model, State: x.view.State(g), GPU: *g})
 	}
 	p.GPUs, _ = view.Fit(p.GPUs, c.limit, bytesPage)
 	return p

@@ -5,13 +5,10 @@ package webui
 import (
 	"cmp"
 	"context"
-	"embed"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,16 +16,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
+	"github.com/gpupilot/gpupilot/internal/serve/webui/static"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
-
-//go:embed static
-var assets embed.FS
-
-// policy allows the page to load its own files only. uPlot sets the styles of
-// elements through the DOM, which needs no exception.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // maxConcurrent is the limit of responses that are built concurrently. Sending them
 // does not count.
@@ -113,7 +104,7 @@ func (p *Page) Meter(to meter.Sink) {
 //	                                      than GPUAutoscalers
 func (p *Page) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /{$}", files()["index.html"])
+	mux.Handle("GET /{$}", static.Index())
 	mux.HandleFunc("GET /api/v1/view", p.guard(p.serveView))
 	mux.HandleFunc("GET /api/v1/stream", p.guard(p.serveStream))
 	mux.HandleFunc("GET /api/v1/nodes", p.guard(p.serveNodes))
@@ -127,24 +118,7 @@ func (p *Page) Handler() http.Handler {
 	mux.HandleFunc("GET /api/v1/decisions", p.guard(p.serveDecisions))
 	mux.HandleFunc("GET /api/v1/history", p.guard(p.serveHistory))
 	mux.HandleFunc("GET /api/v1/minutes", p.guard(p.serveMinutes))
-	return WithFiles(mux)
-}
-
-func static() fs.FS {
-	sub, err := fs.Sub(assets, "static")
-	if err != nil {
-		panic(err) // the folder is embedded above
-	}
-	return sub
-}
-
-// WithFiles serves the page's files below /static/ and everything else by next, with the
-// page's security headers: scripts and styles only from files.
-func WithFiles(next http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /static/{file...}", serveFile)
-	mux.Handle("/", next)
-	return secure(mux)
+	return static.WithFiles(mux)
 }
 
 // Guard serves next to viewers whose token is valid, within the viewer's budget of
@@ -214,7 +188,7 @@ func (p *Page) viewFor(r *http.Request, v Viewer) (b *body, id string, err error
 	if err != nil {
 		return nil, "", err
 	}
-	if b, err = p.renderer.take(g, &s, zips(r)); err == nil && r.FormValue("stream") == "true" {
+	if b, err = p.renderer.take(g, &s, static.AcceptsGzip(r)); err == nil && r.FormValue("stream") == "true" {
 		id = p.renderer.idOf(g, &s)
 	}
 	return b, id, err
@@ -227,17 +201,6 @@ func scopeOf(ctx context.Context, v Viewer, g *generation) (s scope, err error) 
 	}
 	s.namespaces, s.unasked, err = v.Readable(ctx, g.namespaces)
 	return s, err
-}
-
-// zips reports whether the client accepts gzip.
-func zips(r *http.Request) bool {
-	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
-		name, params, _ := strings.Cut(strings.TrimSpace(part), ";")
-		if strings.EqualFold(name, "gzip") {
-			return strings.ReplaceAll(params, " ", "") != "q=0"
-		}
-	}
-	return false
 }
 
 func (p *Page) serveHistory(w http.ResponseWriter, r *http.Request, v Viewer) {
@@ -268,7 +231,7 @@ func (p *Page) serveWorkload(w http.ResponseWriter, r *http.Request, v Viewer, r
 	if may && err == nil {
 		var found any
 		if found, known, bad = read(namespace, name); known && bad == nil {
-			body, err = encode(found, zips(r))
+			body, err = encode(found, static.AcceptsGzip(r))
 		}
 	}
 	give()
@@ -293,18 +256,6 @@ func mayRead(ctx context.Context, v Viewer, namespace string) (bool, error) {
 	}
 	readable, _, err := v.Readable(ctx, []string{namespace})
 	return len(readable) == 1, err
-}
-
-func secure(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", policy)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		h.Set("Cache-Control", "no-cache")
-		next.ServeHTTP(w, r)
-	})
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -13,36 +13,11 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
-// HolderPage are the pods that hold idle GPUs, those with the most first.
-type HolderPage struct {
-	Time  time.Time `json:"time"`
-	Total int       `json:"total"`                   // number of such pods
-	GPUs  float64   `json:"gpus"`                    // idle-held GPUs of all of them
-	Price float64   `json:"usdPerGPUHour,omitempty"` // if there is one for all GPUs
-	// Prices is the price list of the request, by which the costs are; empty: they are the controller's.
-	Prices string `json:"prices,omitempty"`
-	view.IdleCost
-	Holders []Holder `json:"holders"`
-}
-
-// Holder is a pod that holds idle GPUs.
-type Holder struct {
-	Namespace string    `json:"namespace"`
-	Pod       string    `json:"pod"`
-	Node      string    `json:"node"`
-	GPUs      float64   `json:"gpus"` // idle-held; of a GPU that several pods hold, each has its share
-	HeldSince time.Time `json:"heldSince,omitzero"`
-	// IdleSince is since when all of these GPUs are idle-held, as of view.GPU; zero: it is not known of all of them.
-	IdleSince   time.Time `json:"idleSince,omitzero"`
-	IdleAtLeast bool      `json:"idleAtLeast,omitempty"` // they may have been idle for longer
-	view.IdleCost
-}
-
 const pageHolders = 100
 
 // idleHolders returns the pods that hold idle GPUs, with their costs by a viewer's own prices or else by the
 // controller's. It adds them up once for all viewers with the same rights and prices.
-func (x *scoped) idleHolders(prices, own *price.Table) HolderPage {
+func (x *scoped) idleHolders(prices, own *price.Table) view.HolderPage {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	key := own.String()
@@ -65,9 +40,9 @@ func (x *scoped) idleHolders(prices, own *price.Table) HolderPage {
 const keptHolders = 8
 
 // holders returns the pods that hold idle GPUs, with their costs by the viewer's own price list, as of view.PriceBy.
-func (x *scoped) holders(priced bool, own *price.Table) *HolderPage {
-	p := &HolderPage{Time: x.view.Time}
-	byPod := map[view.Owner]*Holder{}
+func (x *scoped) holders(priced bool, own *price.Table) *view.HolderPage {
+	p := &view.HolderPage{Time: x.view.Time}
+	byPod := map[view.Owner]*view.Holder{}
 	for i := range x.view.Nodes {
 		if x.nodes[i].Idle == 0 {
 			continue
@@ -85,7 +60,7 @@ func (x *scoped) holders(priced bool, own *price.Table) *HolderPage {
 				key := view.Owner{Namespace: o.Namespace, Pod: o.Pod}
 				h := byPod[key]
 				if h == nil {
-					h = &Holder{Namespace: o.Namespace, Pod: o.Pod, Node: n.Name, HeldSince: g.HeldSince, IdleSince: g.IdleSince, IdleAtLeast: g.IdleAtLeast}
+					h = &view.Holder{Namespace: o.Namespace, Pod: o.Pod, Node: n.Name, HeldSince: g.HeldSince, IdleSince: g.IdleSince, IdleAtLeast: g.IdleAtLeast}
 					byPod[key] = h
 				}
 				share := 1 / float64(len(g.Owners))
@@ -107,14 +82,14 @@ func (x *scoped) holders(priced bool, own *price.Table) *HolderPage {
 		}
 	}
 	p.Total = len(byPod)
-	all := slices.AppendSeq(make([]*Holder, 0, len(byPod)), maps.Values(byPod))
+	all := slices.AppendSeq(make([]*view.Holder, 0, len(byPod)), maps.Values(byPod))
 	for _, h := range all {
 		p.GPUs += h.GPUs
 	}
-	slices.SortFunc(all, func(a, b *Holder) int {
+	slices.SortFunc(all, func(a, b *view.Holder) int {
 		return cmp.Or(cmp.Compare(b.GPUs, a.GPUs), a.IdleSince.Compare(b.IdleSince), a.HeldSince.Compare(b.HeldSince), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
 	})
-	first := make([]Holder, 0, pageHolders)
+	first := make([]view.Holder, 0, pageHolders)
 	for _, h := range all[:min(len(all), pageHolders)] {
 		h.IdleCost = h.Sum()
 		first = append(first, *h)

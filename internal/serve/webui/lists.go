@@ -14,16 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/serve/webui/static"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
-
-// NodePage is a part of the nodes that a request selects.
-type NodePage struct {
-	Time   time.Time          `json:"time"`
-	Total  int                `json:"total"`  // number of nodes that the request selects
-	Offset int                `json:"offset"` // of the first one in Nodes
-	Nodes  []view.NodeSummary `json:"nodes"`
-}
 
 // NodeDetail is one node with its GPUs, their owners, and its exporters.
 type NodeDetail struct {
@@ -33,14 +26,6 @@ type NodeDetail struct {
 	Summary view.NodeSummary `json:"summary"`
 	Targets []view.Target    `json:"targets"`
 	Omitted view.Omitted     `json:"omitted"` // Nodes is the number of omitted GPUs
-}
-
-// WorkloadPage is a part of the workloads that a request selects.
-type WorkloadPage struct {
-	Time      time.Time       `json:"time"`
-	Total     int             `json:"total"`
-	Offset    int             `json:"offset"`
-	Workloads []view.Workload `json:"workloads"`
 }
 
 // The sizes of a page of a list.
@@ -146,8 +131,8 @@ func (x *scoped) order(by string) []int32 {
 }
 
 // pick returns the page of nodes that c selects.
-func (x *scoped) pick(c *choice) NodePage {
-	p := NodePage{Time: x.view.Time, Offset: c.offset, Nodes: []view.NodeSummary{}}
+func (x *scoped) pick(c *choice) view.NodePage {
+	p := view.NodePage{Time: x.view.Time, Offset: c.offset, Nodes: []view.NodeSummary{}}
 	var like *view.NodeSummary
 	if c.alike != "" {
 		i, ok := x.find(c.alike)
@@ -215,7 +200,7 @@ func (p *Page) serveWorkloads(w http.ResponseWriter, r *http.Request, v Viewer) 
 		return
 	}
 	p.answer(w, r, v, func(x *scoped) (any, error) {
-		page := WorkloadPage{Time: x.view.Time, Offset: c.offset}
+		page := view.WorkloadPage{Time: x.view.Time, Offset: c.offset}
 		var picked []view.Workload
 		for i := range x.view.Workloads {
 			o := &x.view.Workloads[i]
@@ -252,7 +237,7 @@ func (p *Page) answer(w http.ResponseWriter, r *http.Request, v Viewer, make fun
 	made, err := make(x)
 	var body []byte
 	if err == nil {
-		body, err = encode(made, zips(r))
+		body, err = encode(made, static.AcceptsGzip(r))
 	}
 	give()
 	switch {
@@ -272,7 +257,7 @@ func describe(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Vary", "Accept-Encoding")
-	if zips(r) {
+	if static.AcceptsGzip(r) {
 		h.Set("Content-Encoding", "gzip")
 	}
 }

@@ -74,8 +74,8 @@ type scoped struct {
 	bodies map[bool]*body
 
 	mu     sync.Mutex
-	orders map[string][]int32     // indexes of nodes, by order
-	held   map[string]*HolderPage // by the viewer's own prices
+	orders map[string][]int32          // indexes of nodes, by order
+	held   map[string]*view.HolderPage // by the viewer's own prices
 }
 
 // renderer builds each view once for all requests.
@@ -191,7 +191,7 @@ func (r *renderer) seeLocked(g *generation, s *scope) (*scoped, error) {
 		return nil, errBusy
 	}
 	began := time.Now()
-	x := &scoped{view: g.view, bodies: map[bool]*body{}, orders: map[string][]int32{}, held: map[string]*HolderPage{}}
+	x := &scoped{view: g.view, bodies: map[bool]*body{}, orders: map[string][]int32{}, held: map[string]*view.HolderPage{}}
 	if !s.all {
 		x.view = g.view.Only(s.namespaces)
 		x.view.Namespaces, x.view.UnaskedNamespaces = append([]string{}, s.namespaces...), s.unasked // never nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/bearer"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // eventHeader has the id of a view, with which a stream continues it.
@@ -129,7 +130,7 @@ type events struct {
 func (p *Page) nextEvents(ctx context.Context, r *http.Request, id string) (out events, wait time.Duration, err error) {
 	v := Viewer(everybody{})
 	if p.access != nil {
-		token, err := bearer.Of(r, TokenHeader)
+		token, err := bearer.Of(r, view.TokenHeader)
 		if err != nil {
 			return out, 0, fmt.Errorf("read the token: %w", err)
 		}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // The address and the viewer's ServiceAccount of an installation with the chart's defaults.
@@ -146,7 +146,7 @@ func (c *Controller) route() (*route, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.base, r.header = host.JoinPath("api/v1/namespaces", ns, "services", service, "proxy"), webui.TokenHeader
+	r.base, r.header = host.JoinPath("api/v1/namespaces", ns, "services", service, "proxy"), view.TokenHeader
 	return r, nil
 }
 

@@ -17,7 +17,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/access"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -58,7 +57,7 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *guarded) controller(w http.ResponseWriter, r *http.Request) {
-	token := r.Header.Get(webui.TokenHeader) + strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	token := r.Header.Get(view.TokenHeader) + strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if token != "" {
 		g.shown = append(g.shown, token)
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/client"
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -157,7 +156,7 @@ func parseDocument(body []byte) (*Fleet, error) {
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		f.GPUs = append(f.GPUs, GPU{
-			GPUEntry: webui.GPUEntry{Node: n.Name, Model: d.Devices[i].Model, State: v.State(g), GPU: *g}, Device: &Device{d.Devices[i]},
+			GPUEntry: view.GPUEntry{Node: n.Name, Model: d.Devices[i].Model, State: v.State(g), GPU: *g}, Device: &Device{d.Devices[i]},
 		})
 	}
 	f.TotalNodes, f.TotalGPUs = 1, len(f.GPUs)

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -75,7 +74,7 @@ func (f *Fleet) whole(node string) {
 		}
 		for j := range n.GPUs {
 			g := &n.GPUs[j]
-			f.GPUs = append(f.GPUs, GPU{GPUEntry: webui.GPUEntry{Node: n.Name, Pool: n.Pool, Model: n.Model, State: f.View.State(g), GPU: *g}})
+			f.GPUs = append(f.GPUs, GPU{GPUEntry: view.GPUEntry{Node: n.Name, Pool: n.Pool, Model: n.Model, State: f.View.State(g), GPU: *g}})
 		}
 	}
 	f.TotalNodes, f.TotalGPUs = len(f.Nodes), len(f.GPUs)
@@ -91,7 +90,7 @@ const (
 func (c *Controller) readNodes(ctx context.Context, r *Request, f *Fleet) error {
 	f.TotalNodes, f.TotalGPUs = f.View.Fleet.Nodes, f.View.Fleet.GPUs
 	if (r.View == Pools || r.View == Waste) && !r.All && r.Namespace+r.Node+r.Query == "" {
-		f.Holders = &webui.HolderPage{}
+		f.Holders = &view.HolderPage{}
 		return c.API.Get(ctx, "api/v1/holders", url.Values{"price": {r.Prices}}, f.Holders)
 	}
 	switch r.View {
@@ -101,7 +100,7 @@ func (c *Controller) readNodes(ctx context.Context, r *Request, f *Fleet) error 
 			q.Set("sort", order)
 		}
 		return c.pages(ctx, r, q, screenful, func(q url.Values) (int, int, error) {
-			var p webui.NodePage
+			var p view.NodePage
 			err := c.API.Get(ctx, "api/v1/nodes", q, &p)
 			f.Nodes, f.TotalNodes, f.Offset = append(f.Nodes, p.Nodes...), p.Total, r.Offset
 			return len(p.Nodes), p.Total, err
@@ -120,7 +119,7 @@ func (c *Controller) readNodes(ctx context.Context, r *Request, f *Fleet) error 
 			}
 		}
 		return c.pages(ctx, r, q, mostGPUs, func(q url.Values) (int, int, error) {
-			var p webui.GPUPage
+			var p view.GPUPage
 			err := c.API.Get(ctx, "api/v1/gpus", q, &p)
 			for i := range p.GPUs {
 				f.GPUs = append(f.GPUs, GPU{GPUEntry: p.GPUs[i]})
@@ -164,7 +163,7 @@ func (c *Controller) readWorkloads(ctx context.Context, r *Request, f *Fleet) er
 	f.View.Workloads = nil
 	return c.pages(ctx, r, url.Values{}, mostWorkload, func(q url.Values) (int, int, error) {
 		q.Set("limit", strconv.Itoa(mostWorkload))
-		var p webui.WorkloadPage
+		var p view.WorkloadPage
 		err := c.API.Get(ctx, "api/v1/workloads", q, &p)
 		f.View.Workloads, f.TotalWorkloads, f.Offset = append(f.View.Workloads, p.Workloads...), p.Total, r.Offset
 		return len(p.Workloads), p.Total, err

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -26,7 +25,7 @@ type Fleet struct {
 	GPUs   []GPU
 
 	// Holders are the pods that hold the most idle GPUs, where not all GPUs were read.
-	Holders *webui.HolderPage
+	Holders *view.HolderPage
 
 	TotalNodes, TotalGPUs, TotalWorkloads int
 	Offset                                int // of the list that was read in part
@@ -40,7 +39,7 @@ type Fleet struct {
 
 // GPU is a GPU or a MIG instance with what its agent says about it.
 type GPU struct {
-	webui.GPUEntry
+	view.GPUEntry
 	Device *Device // only of an agent
 }
 

@@ -152,7 +152,7 @@ func TestNames(t *testing.T) {
 	three := 3
 	f := func(uuid string, index *int, want string) {
 		t.Helper()
-		g := GPU{GPUEntry: webui.GPUEntry{Node: "n", GPU: view.GPU{UUID: uuid, Index: index}}}
+		g := GPU{GPUEntry: view.GPUEntry{Node: "n", GPU: view.GPU{UUID: uuid, Index: index}}}
 		if got := g.Name(); got != want {
 			t.Errorf("%s is %s, want %s", uuid, got, want)
 		}

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/internal/base/csvtable"
-	"github.com/gpupilot/gpupilot/internal/serve/webui"
 	"github.com/gpupilot/gpupilot/internal/terminal/termtext"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -183,15 +182,15 @@ func (f *Fleet) encode(name Name, look *Look, t *Table) ([]byte, error) {
 	var doc any
 	switch name {
 	case Nodes:
-		doc = webui.NodePage{Time: v.Time, Total: len(t.Rows), Nodes: pick(f.Nodes, at, func(n *view.NodeSummary) string { return n.Name })}
+		doc = view.NodePage{Time: v.Time, Total: len(t.Rows), Nodes: pick(f.Nodes, at, func(n *view.NodeSummary) string { return n.Name })}
 	case GPUs:
-		page := webui.GPUPage{Time: v.Time, MaxAge: v.MaxAge, Total: len(t.Rows), GPUs: []webui.GPUEntry{}}
+		page := view.GPUPage{Time: v.Time, MaxAge: v.MaxAge, Total: len(t.Rows), GPUs: []view.GPUEntry{}}
 		for _, g := range pick(selected.GPUs, at, func(g *GPU) string { return g.UUID }) {
 			page.GPUs = append(page.GPUs, g.GPUEntry)
 		}
 		doc = page
 	case Workloads:
-		doc = webui.WorkloadPage{Time: v.Time, Total: len(t.Rows), Workloads: pick(selected.View.Workloads, at, workloadID)}
+		doc = view.WorkloadPage{Time: v.Time, Total: len(t.Rows), Workloads: pick(selected.View.Workloads, at, workloadID)}
 	case Decisions:
 		doc = map[string]any{"time": v.Time, "decisions": pick(selected.View.Recent, at, eventID)}
 	case Pods, Waste:

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package webui
+// Package static has the files of the page, and serves them with its security headers.
+package static
 
 import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
+	"embed"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
@@ -13,9 +15,19 @@ import (
 	"net/http"
 	"path"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 )
+
+// FS has the files as they are written.
+//
+//go:embed *.html *.css *.js *.svg uplot
+var FS embed.FS
+
+// policy allows the page to load its own files only. uPlot sets the styles of
+// elements through the DOM, which needs no exception.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // The files that stand for all styles and all scripts that index.html names.
 const (
@@ -42,13 +54,13 @@ type file struct {
 var files = sync.OnceValue(func() map[string]*file {
 	out := map[string]*file{}
 	read := func(name string) []byte {
-		b, err := fs.ReadFile(static(), name)
+		b, err := fs.ReadFile(FS, name)
 		if err != nil {
 			panic(err) // the folder is embedded, and index.html is ours
 		}
 		return b
 	}
-	_ = fs.WalkDir(static(), ".", func(name string, d fs.DirEntry, err error) error {
+	_ = fs.WalkDir(FS, ".", func(name string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			out[name] = newFile(name, read(name))
 		}
@@ -106,7 +118,7 @@ func (f *file) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", f.contentType)
 	h.Set("Vary", "Accept-Encoding")
-	if f.zipped != nil && zips(r) {
+	if f.zipped != nil && AcceptsGzip(r) {
 		body, tag = f.zipped, f.tag+"-gzip"
 		h.Set("Content-Encoding", "gzip")
 	}
@@ -122,4 +134,39 @@ func serveFile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.ServeHTTP(w, r)
+}
+
+// Index is the handler of the page.
+func Index() http.Handler { return files()["index.html"] }
+
+// WithFiles serves the page's files below /static/ and everything else by next, with the
+// page's security headers: scripts and styles only from files.
+func WithFiles(next http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /static/{file...}", serveFile)
+	mux.Handle("/", next)
+	return secure(mux)
+}
+
+func secure(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-cache")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// AcceptsGzip reports whether the client accepts gzip.
+func AcceptsGzip(r *http.Request) bool {
+	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, params, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if strings.EqualFold(name, "gzip") {
+			return strings.ReplaceAll(params, " ", "") != "q=0"
+		}
+	}
+	return false
 }
