@@ -54,7 +54,7 @@ func (h *health) recordObstacle(r *pass) {
 		return
 	}
 	text := r.obstacle.reason + ": " + r.obstacle.message
-	temporary := r.obstacle.reason == reasonUnreadable || r.obstacle.reason == reasonDeleting
+	temporary := r.obstacle.reason != "" && !r.obstacle.lasts() || r.obstacle.reason == reasonDeleting
 	if text == h.obstacle || temporary || !h.shared.deps.Leading() {
 		return
 	}

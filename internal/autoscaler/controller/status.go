@@ -32,6 +32,7 @@ const (
 	reasonInvalid     = "InvalidSpec"
 	reasonNoTarget    = "TargetNotFound"
 	reasonUnreadable  = "TargetUnreadable" // the API server did not answer
+	reasonFault       = "ControllerFault"  // a pass ended with a panic
 	reasonOwned       = "OwnedByAnother"
 	reasonDeleting    = "BeingDeleted"
 	reasonScaleFailed = "ScaleFailed"
@@ -222,7 +223,9 @@ type verdict struct{ reason, message string }
 
 // lasts reports whether an obstacle is there until somebody removes it: what was known of the
 // target before does not count. An API server that does not answer is none.
-func (v verdict) lasts() bool { return v.reason != "" && v.reason != reasonUnreadable }
+func (v verdict) lasts() bool {
+	return v.reason != "" && v.reason != reasonUnreadable && v.reason != reasonFault
+}
 
 // blocked reports whether an obstacle that lasts prevented the decision, and not only what follows from it.
 func (r *pass) blocked() bool { return r.Decision == nil && r.obstacle.lasts() }
@@ -230,6 +233,11 @@ func (r *pass) blocked() bool { return r.Decision == nil && r.obstacle.lasts() }
 // statusOf returns the status for a report. Conditions that did not change keep their
 // times from base.
 func statusOf(r *pass, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscalerStatus {
+	if r.obstacle.reason == reasonFault { // nothing new is known
+		st := base.DeepCopy()
+		r.setConditions(st)
+		return fit(st)
+	}
 	st := &v1alpha1.GPUAutoscalerStatus{
 		ObservedGeneration: r.Object.Generation,
 		Conditions:         slices.Clone(base.Conditions),
@@ -282,7 +290,7 @@ func (r *pass) setConditions(st *v1alpha1.GPUAutoscalerStatus) {
 func conditionsOf(r *pass) []metav1.Condition {
 	able := metav1.Condition{Type: v1alpha1.ConditionAbleToScale, Status: metav1.ConditionTrue, Reason: reasonAble}
 	switch {
-	case r.obstacle.reason == reasonUnreadable:
+	case r.obstacle.reason != "" && !r.obstacle.lasts():
 		able.Status, able.Reason, able.Message = metav1.ConditionUnknown, r.obstacle.reason, excerpt.Of(r.obstacle.message, maxMessage)
 	case r.obstacle.reason != "":
 		able.Status, able.Reason, able.Message = metav1.ConditionFalse, r.obstacle.reason, excerpt.Of(r.obstacle.message, maxMessage)

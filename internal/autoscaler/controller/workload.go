@@ -174,12 +174,12 @@ func (w *workload) run() {
 		case <-w.wake:
 		case <-tick.C:
 		}
-		spent := w.pass(time.Now())
+		pause := w.guarded(time.Now())
 		tick.Reset(w.shared.cfg.Tick)
 		select {
 		case <-w.ctx.Done():
 			return
-		case <-time.After(min(idleFactor*spent, maxIdle)):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -304,8 +304,15 @@ func (w *workload) updateRoutes(pods []*corev1.Pod) {
 
 // publish makes the pass visible: to the page, to /metrics and in the status.
 func (w *workload) publish(r *pass) {
+	w.show(r)
+	w.status.enqueue(r)
+}
+
+// show shows a pass to viewers and to /metrics.
+func (w *workload) show(r *pass) {
 	now, judged := viewWorkload(r), conditionsOf(r)
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.shown, w.metered.Conditions = now, judged
 	for i := range r.parts {
 		if f := r.parts[i].Metrics; f != nil {
@@ -321,6 +328,4 @@ func (w *workload) publish(r *pass) {
 	} else {
 		w.metered.Undecided()
 	}
-	w.mu.Unlock()
-	w.status.enqueue(r)
 }

@@ -31,6 +31,7 @@ type Meters struct {
 	decisions         *prometheus.CounterVec
 	decisionDuration  prometheus.Histogram
 	writes            *prometheus.CounterVec
+	faults            prometheus.Counter
 	reaction          prometheus.Histogram
 	actuationDuration prometheus.Histogram
 
@@ -53,6 +54,9 @@ func New(deps Deps) *Meters {
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpupilot_scale_requests_total", Help: "Writes of a scale subresource by their result; outdated ones were not sent, because their GPUAutoscaler was changed or deleted.",
 		}, []string{"result"}),
+		faults: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "gpupilot_faults_total", Help: "Passes of GPUAutoscalers that ended with a panic: a fault of the controller. The log has the stack.",
+		}),
 		reaction: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "gpupilot_reaction_seconds", Help: "From when the newest sample was measured until the API server accepted the scale that follows from it.",
 			Buckets: []float64{.025, .05, .1, .15, .2, .3, .4, .5, .75, 1, 1.5, 2.5, 5, 10},
@@ -74,7 +78,7 @@ func New(deps Deps) *Meters {
 
 // Register registers all metrics.
 func (m *Meters) Register(reg prometheus.Registerer) {
-	reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.reaction, m.actuationDuration)
+	reg.MustRegister(m, m.decisions, m.decisionDuration, m.writes, m.faults, m.reaction, m.actuationDuration)
 }
 
 // Describe implements prometheus.Collector.
@@ -104,6 +108,9 @@ func (m *Meters) RecordDecision(d *scale.Decision, took time.Duration) {
 	m.decisions.WithLabelValues(string(d.Rule), changes).Inc()
 	m.decisionDuration.Observe(took.Seconds())
 }
+
+// RecordFault counts a pass that ended with a panic.
+func (m *Meters) RecordFault() { m.faults.Inc() }
 
 // RecordScale counts an accepted write of a scale, with the time since the newest
 // sample, if there was one, and since the observation began.
