@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -110,15 +110,15 @@ func (s *Stack) Spread(t *testing.T, name string, replicas int) {
 	})
 }
 
+// ofDeployment are the hash and the random end of the name of a Deployment's pod.
+var ofDeployment = regexp.MustCompile(`^[a-z0-9]{6,12}-[a-z0-9]{5}$`)
+
 // Utilizations are those that the controller sees of the workload's GPUs.
 func (s *Stack) Utilizations(t *testing.T, name string) (out []float64) {
 	t.Helper()
-	var pods corev1.PodList
-	if err := s.Client.List(t.Context(), &pods, client.InNamespace(WorkloadNamespace), client.MatchingLabels{"app": name}); err != nil {
-		t.Fatal(err)
-	}
-	isOurs := func(o view.Owner) bool {
-		return o.Namespace == WorkloadNamespace && slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.Name == o.Pod })
+	isOurs := func(o view.Owner) bool { // the API server may be away
+		rest, ok := strings.CutPrefix(o.Pod, name+"-")
+		return ok && o.Namespace == WorkloadNamespace && ofDeployment.MatchString(rest)
 	}
 	var v view.View
 	if err := json.Unmarshal([]byte(Get(t, s.ControllerURL+"/api/v1/view")), &v); err != nil {

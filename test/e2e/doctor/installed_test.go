@@ -244,7 +244,7 @@ var installed = []together{
 	})},
 	{
 		controller("GP601 controller", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(0)) }),
-		{[]string{"GP301?", "GP302?", "GP303?", "GP304?", "GP305?", "GP307?", "GP502?", "GP603?"}, func(*testing.T) {}},
+		{[]string{"GP301?", "GP302?", "GP303?", "GP304?", "GP305?", "GP307?", "GP501?", "GP502?", "GP603?"}, func(*testing.T) {}},
 	},
 }
 

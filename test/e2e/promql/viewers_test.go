@@ -141,7 +141,7 @@ func TestMetadata(t *testing.T) {
 			t.Errorf("the metadata lacks %s:\n%s\n%s", want, all, own)
 		}
 	}
-	for _, want := range []string{`"gpupilot_rules_groups":[{"type":"gauge"`, `"gpupilot_collection_errors_total":[{"type":"counter"`, `"up":[`} {
+	for _, want := range []string{`"gpupilot_rules_groups":[{"type":"gauge"`, `"gpupilot_config_reloads_total":[{"type":"counter"`, `"up":[`} {
 		if !strings.Contains(all, want) || strings.Contains(own, want) {
 			t.Errorf("%s: %t for all, %t for one namespace", want, strings.Contains(all, want), strings.Contains(own, want))
 		}
