@@ -76,7 +76,7 @@ func golden(t *testing.T, name string, lines []string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s is not as before; go test ./internal/serve/top -update writes it. Now:\n%s", file, got)
+		t.Errorf("%s is not as before; go test ./internal/terminal/top -update writes it. Now:\n%s", file, got)
 	}
 }
 
