@@ -3,10 +3,8 @@
 package aspect
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"slices"
 	"sync"
 	"time"
 
@@ -27,9 +25,9 @@ const (
 	unclaimed = 30 * time.Second
 	// sweepEvery is the time between two looks at pods that wait.
 	sweepEvery = time.Second
-	// workers bounds the parallel writes of gates, and perSweep those that one look begins:
-	// pods of other namespaces are served in turn.
-	workers, perSweep = 4, 256
+	// workers bounds the parallel writes of gates, and perPayer those of one namespace: however many pods of it wait, another
+	// one's next pod has a worker.
+	workers, perPayer = 8, 2
 	// firstRetry and lastRetry bound the time until a failed write is repeated.
 	firstRetry, lastRetry = time.Second, 30 * time.Second
 	writeTimeout          = 5 * time.Second
@@ -45,13 +43,17 @@ type Gates struct {
 	mu     sync.Mutex
 	closed map[types.UID]*closed // pods whose gate is not open
 	claims map[types.UID]time.Time
-	failed string // the last error that was logged; empty: the last write succeeded
+	queues map[string][]*closed // that are due, by namespace
+	writes map[string]int       // in flight, by namespace
+	flying int                  // all of them
+	failed string               // the last error that was logged; empty: the last write succeeded
 }
 
 // closed is a pod whose gate is not open.
 type closed struct {
 	namespace, name string
 	uid             types.UID
+	queued          bool      // or its write is in flight
 	draining        bool      // by a scale-down, else nobody has set the condition yet
 	since           time.Time // when this replica of the controller, as the leader, found it so without a claim; zero: not yet
 	failures        int
@@ -60,7 +62,7 @@ type closed struct {
 
 // newGates makes Gates. Run has to run.
 func newGates(deps Deps) *Gates {
-	return &Gates{deps: deps, wake: make(chan struct{}, 1), closed: map[types.UID]*closed{}, claims: map[types.UID]time.Time{}}
+	return &Gates{deps: deps, wake: make(chan struct{}, 1), closed: map[types.UID]*closed{}, claims: map[types.UID]time.Time{}, queues: map[string][]*closed{}, writes: map[string]int{}}
 }
 
 // PodChanged handles a change of a pod, as Controller.PodChanged does. It does not block.
@@ -88,13 +90,18 @@ func (g *Gates) PodChanged(old, pod *corev1.Pod) {
 		x = &closed{namespace: pod.Namespace, name: pod.Name, uid: pod.UID}
 		g.closed[pod.UID] = x
 	}
-	x.draining = c != nil
+	if x.draining = c != nil; !x.draining {
+		g.queue(x, time.Now())
+	}
 	g.mu.Unlock()
-	if c == nil {
-		select {
-		case g.wake <- struct{}{}:
-		default:
-		}
+	g.look()
+}
+
+// look has Run look at the pods that wait. It does not block.
+func (g *Gates) look() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -120,39 +127,27 @@ func (g *Gates) claim(pods []types.UID, now time.Time) {
 
 // Run opens gates until ctx is done.
 func (g *Gates) Run(ctx context.Context) {
+	var writes sync.WaitGroup
+	defer writes.Wait()
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
+	g.sweep(time.Now())
 	for {
+		for _, x := range g.take() {
+			writes.Go(func() { g.open(ctx, x) })
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-g.wake:
 		case <-tick.C:
+			g.sweep(time.Now())
 		}
-		g.sweep(ctx, time.Now())
 	}
 }
 
-// sweep opens the gates that are due, and returns when it has.
-func (g *Gates) sweep(ctx context.Context, now time.Time) {
-	var writes sync.WaitGroup
-	next := make(chan *closed)
-	for range workers {
-		writes.Go(func() {
-			for x := range next {
-				g.open(ctx, x)
-			}
-		})
-	}
-	for _, x := range g.due(now) {
-		next <- x
-	}
-	close(next)
-	writes.Wait()
-}
-
-// due returns the pods whose gate is to be opened now, of all namespaces in turn.
-func (g *Gates) due(now time.Time) (out []*closed) {
+// sweep queues the pods whose gate is to be opened now.
+func (g *Gates) sweep(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for uid, at := range g.claims {
@@ -162,11 +157,11 @@ func (g *Gates) due(now time.Time) (out []*closed) {
 	}
 	if !g.deps.Leading() {
 		for _, x := range g.closed {
-			x.since = time.Time{}
+			x.since, x.queued = time.Time{}, false
 		}
-		return nil
+		clear(g.queues)
+		return
 	}
-	byNamespace := map[string][]*closed{}
 	for uid, x := range g.closed {
 		if _, claimed := g.claims[uid]; x.draining && claimed {
 			x.since = time.Time{}
@@ -175,29 +170,69 @@ func (g *Gates) due(now time.Time) (out []*closed) {
 		if x.since.IsZero() || x.since.After(now) {
 			x.since = now
 		}
-		if x.draining && now.Sub(x.since) < unclaimed || now.Before(x.next) {
-			continue
+		if !x.draining || now.Sub(x.since) >= unclaimed {
+			g.queue(x, now)
 		}
-		byNamespace[x.namespace] = append(byNamespace[x.namespace], x)
 	}
-	for turn := 0; len(byNamespace) > 0 && len(out) < perSweep; turn++ {
-		for name, list := range byNamespace {
-			if turn == 0 {
-				slices.SortFunc(list, func(a, b *closed) int { return cmp.Or(a.next.Compare(b.next), cmp.Compare(a.name, b.name)) })
+}
+
+// queue queues a pod, if it is due. The caller holds g.mu.
+func (g *Gates) queue(x *closed, now time.Time) {
+	if !x.queued && !now.Before(x.next) {
+		x.queued = true
+		g.queues[x.namespace] = append(g.queues[x.namespace], x)
+	}
+}
+
+// take takes pods from the queues, of all namespaces in turn, as far as there are workers for them.
+func (g *Gates) take() (out []*closed) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.deps.Leading() {
+		return nil
+	}
+	for progress := true; progress; {
+		progress = false
+		for name, list := range g.queues {
+			if g.flying == workers {
+				return out
 			}
-			if turn >= len(list) {
-				delete(byNamespace, name)
+			if g.writes[name] == perPayer {
 				continue
 			}
-			out = append(out, list[turn])
+			x := list[0]
+			if g.queues[name] = list[1:]; len(list) == 1 {
+				delete(g.queues, name)
+			}
+			progress = true
+			if _, claimed := g.claims[x.uid]; g.closed[x.uid] != x || x.draining && claimed {
+				x.queued = false
+				continue
+			}
+			g.writes[name]++
+			g.flying++
+			out = append(out, x)
 		}
 	}
 	return out
 }
 
+// landed frees the worker of a pod.
+func (g *Gates) landed(x *closed) {
+	g.mu.Lock()
+	x.queued = false
+	g.flying--
+	if g.writes[x.namespace]--; g.writes[x.namespace] == 0 {
+		delete(g.writes, x.namespace)
+	}
+	g.mu.Unlock()
+	g.look()
+}
+
 // open opens the gate of a pod, and sets when a failed write is repeated. One that
 // succeeded is repeated too, until the pod is seen with an open gate.
 func (g *Gates) open(ctx context.Context, x *closed) {
+	defer g.landed(x)
 	done, err := g.deps.Writes.Acquire(ctx, fair.Request{Payer: x.namespace})
 	if err != nil {
 		return // ctx is done
