@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/autoscaler/aspect"
 )
 
 // A pass that panics, wherever, costs its own GPUAutoscaler the decisions of half a minute, and says so; the others decide.
@@ -56,6 +57,33 @@ func TestAPanicCostsOneWorkload(t *testing.T) {
 		breaks = false
 		if pause := bad.guarded(time.Now()); pause >= faultPause || bad.actuator.last == nil {
 			t.Errorf("it does not decide again, and pauses for %v", pause)
+		}
+	})
+}
+
+// A status that panics is tried again, and the writer goes on.
+func TestAPanicOfAStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, deployment("web", 1))
+		a := autoscaler("web")
+		w := r.add(a)
+		if err := r.client.Create(t.Context(), a.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		breaks := true
+		w.pass(time.Now())
+		p := w.status.newest()
+		p.parts = append(p.parts, aspect.Part{Status: func(*v1alpha1.GPUAutoscalerStatus, *v1alpha1.GPUAutoscalerStatus) {
+			if breaks {
+				panic("a status")
+			}
+		}})
+		if wait := w.status.step(t.Context()); wait != faultPause {
+			t.Errorf("the next attempt is after %v", wait)
+		}
+		breaks = false
+		if wait := w.status.step(t.Context()); wait >= faultPause || w.status.last == nil {
+			t.Errorf("no status was written, the next attempt is after %v", wait)
 		}
 	})
 }

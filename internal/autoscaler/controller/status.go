@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -109,23 +110,35 @@ func (s *statusWriter) run() {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		r := s.newest()
-		if r == nil {
-			continue
-		}
-		wait := s.delay(r, time.Now())
-		if wait == 0 {
-			done, err := s.w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: s.w.key.Namespace})
-			if err != nil {
-				return
-			}
-			wait = s.writeIfDue(ctx, s.newest(), time.Now()) // it may have waited long
-			done()
-		}
-		if wait > 0 {
+		if wait := s.step(ctx); wait > 0 {
 			timer.Reset(wait)
 		}
 	}
+}
+
+// step writes the newest report if it is due, and returns the time until there is more to do; not above 0: nothing. A panic
+// costs this object its status for a while, and nobody else anything.
+func (s *statusWriter) step(ctx context.Context) (wait time.Duration) {
+	defer func() {
+		if x := recover(); x != nil {
+			wait = faultPause
+			s.w.shared.meters.RecordFault()
+			s.w.shared.deps.Log.Error("a status cannot be made: this is a fault of the controller", "gpuautoscaler", s.w.key.String(), "panic", x, "stack", string(debug.Stack()))
+		}
+	}()
+	r := s.newest()
+	if r == nil {
+		return 0
+	}
+	if wait = s.delay(r, time.Now()); wait != 0 {
+		return wait
+	}
+	done, err := s.w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: s.w.key.Namespace})
+	if err != nil {
+		return 0 // ctx is done
+	}
+	defer done()
+	return s.writeIfDue(ctx, s.newest(), time.Now()) // it may have waited long
 }
 
 // newest returns the report to write; nil: none.
