@@ -170,12 +170,10 @@ func (p *program) notices() (list []events.Notice) {
 
 // lead makes what only the leader runs.
 func (p *program) lead() error {
-	if p.cfg.exporters {
-		exporters := p.makeExporters()
-		p.pods.OnChange(exporters.PodChanged)
-		p.addLoop(exporters.Watch)
-		p.addLeaderLoop(exporters.Run)
-	}
+	exporters := p.makeExporters()
+	p.pods.OnChange(exporters.PodChanged)
+	p.addLoop(exporters.Watch)
+	p.addLeaderLoop(exporters.Run)
 	if p.cfg.nodeHealth {
 		p.addLeaderLoop(p.makeNodeHealth().Run)
 	}

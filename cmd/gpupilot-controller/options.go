@@ -29,14 +29,13 @@ type config struct {
 	service               string // NAME[:PORT] while flags are read, then NAME
 	servicePort           int32
 
-	address        string
-	pageAuth       string
-	gpuPrice       string
-	prices         price.Table // of gpuPrice
-	pageHosts      []string
-	metricsAddress string
-	securePort     int
-	apiServices    bool
+	address     string
+	pageAuth    string
+	gpuPrice    string
+	prices      price.Table // of gpuPrice
+	pageHosts   []string
+	securePort  int
+	apiServices bool
 
 	certFile, keyFile string
 
@@ -63,10 +62,9 @@ type config struct {
 	ruleFiles       []string
 	prometheusRules bool
 
-	prometheus        string
-	prometheusHTTP    string
-	prometheusTimeout time.Duration
-	prometheusMaxAge  time.Duration
+	prometheus       string
+	prometheusHTTP   string
+	prometheusMaxAge time.Duration
 
 	adapterConfig string
 
@@ -76,7 +74,6 @@ type config struct {
 	workloadMetrics     int
 
 	nodeHealth bool
-	exporters  bool
 	agentImage string
 	checked    string // the URL of a running controller
 
@@ -104,6 +101,9 @@ const (
 	maxHistoryMemory = 64 << 30
 )
 
+// signalTimeout is the timeout of one query of a signal or of the metrics API.
+const signalTimeout = 5 * time.Second
+
 // The roles.
 const (
 	roleScrape = "scrape" // read agents and pods into windows
@@ -127,11 +127,10 @@ func defaults() config {
 		service: "gpupilot-controller",
 		address: ":8080", pageAuth: pageAuthToken, securePort: 6443, apiServices: true,
 		interval: time.Second, window: 10 * time.Minute, memory: "512Mi", historyMemory: "64Mi",
-		exporters: true,
-		roles:     []string{"all"},
-		agents:    discovery.DefaultAgents, dcgm: discovery.DefaultDCGM,
-		agentScheme:       "http",
-		prometheusTimeout: 5 * time.Second, prometheusMaxAge: 2 * time.Minute,
+		roles:  []string{"all"},
+		agents: discovery.DefaultAgents, dcgm: discovery.DefaultDCGM,
+		agentScheme:         "http",
+		prometheusMaxAge:    2 * time.Minute,
 		queryNamespaceLabel: "namespace", queriesPerNamespace: 100,
 		workloadMetrics: 200,
 		logLevel:        "info", logFormat: "text",
@@ -166,7 +165,6 @@ func (c *config) mainRows() []option {
 		{"page-auth", &c.pageAuth, "access to the page's contents and /metrics: token (a Kubernetes token; users see the namespaces in which they may get GPUAutoscalers) or none (everybody; only for loopback, or behind a proxy that authenticates)", flags.OneOf(&c.pageAuth, pageAuthToken, pageAuthNone)},
 		{"page-hosts", &c.pageHosts, "`names` by which browsers reach the page with --page-auth=none, beside localhost and IP addresses, such as gpu.example.com; *: any name. Other names are refused, because a website could use them to read the page (DNS rebinding)", nil},
 		{"gpu-price", &c.gpuPrice, "USD of a GPU-hour, for the costs on the page, in its JSON and on /metrics: one `price` for all GPUs, such as 2.5, or by model and node pool: NVIDIA H200=4.1,L4=0.8,pool:spot=1.2,*=2 (default: unknown)", price.Into(&c.gpuPrice, &c.prices)},
-		{"secure-address", &c.metricsAddress, "IP `address` of the metrics API (default: all)", flags.IsIPOrEmpty(&c.metricsAddress)},
 		{"secure-port", &c.securePort, "`port` of the metrics API", flags.Between(&c.securePort, 0, 65535)},
 		{"tls-cert-file", &c.certFile, "`file` of the metrics API's certificate (default: self-signed, stored in a Secret)", nil},
 		{"tls-private-key-file", &c.keyFile, "`file` of the certificate's private key", nil},
@@ -193,7 +191,6 @@ func (c *config) mainRows() []option {
 
 		{"prometheus-url", &c.prometheus, "`address` of a PromQL backend for query signals, above /api/v1: Prometheus, Thanos, Mimir or VictoriaMetrics", nil},
 		{"prometheus-http-config", &c.prometheusHTTP, "`file` with a Prometheus http_client_config for the backend: credentials, TLS, headers such as a tenant's", nil},
-		{"prometheus-timeout", &c.prometheusTimeout, "timeout of one query", flags.Between(&c.prometheusTimeout, 100*time.Millisecond, time.Minute)},
 		{"prometheus-max-age", &c.prometheusMaxAge, "maximum age of a sample that a query uses; more than twice the backend's scrape interval", flags.Between(&c.prometheusMaxAge, 5*time.Second, time.Hour)},
 		{"adapter-config", &c.adapterConfig, "`file` of prometheus-adapter whose rules are served as custom metrics; it is read again when it changes. Its resourceRules are not served", nil},
 		{"query-namespaces", &c.queryNamespaces, "trusted `namespaces`, separated by commas, whose queries may read series of all namespaces; * trusts every namespace (default: none)", kubeflags.AreNamespaces(&c.queryNamespaces, scope.All)},
@@ -201,7 +198,6 @@ func (c *config) mainRows() []option {
 		{"queries-per-namespace", &c.queriesPerNamespace, "maximum number of different queries per namespace, of GPUAutoscalers and MetricQueries together; further queries, of the newest objects, are not evaluated, and a quarter of the number is for GPUAutoscalers only", flags.Between(&c.queriesPerNamespace, 1, 10000)},
 		{"workload-metrics", &c.workloadMetrics, "maximum number of workloads, and of namespaces, whose GPU aggregates are on /metrics; those with the most GPUs are; 0: none", flags.Between(&c.workloadMetrics, 0, 10000)},
 
-		{"exporters", &c.exporters, "run GPUExporters: keep the agents' DaemonSets and what belongs to them, in --agent-namespace; without the CRD this does nothing", nil},
 		{"check", &c.checked, "check that the running controller with the page at this `URL` is ready, and that the API server gets its metrics APIs, within a minute, and exit; helm test does this", nil},
 		{"agent-image", &c.agentImage, "`image` of the agents of GPUExporters without an image of their own", nil},
 		{"node-health", &c.nodeHealth, "set the condition GPUHealthy of nodes: False after XID errors that need a reset, a failed row remapping or a lost GPU", nil},

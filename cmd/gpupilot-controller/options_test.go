@@ -136,7 +136,6 @@ func TestBadOptions(t *testing.T) {
 	f(map[string]string{"GPUPILOT_GPU_PRICE": "H200=4.1,L4"}, nil, "GPUPILOT_GPU_PRICE", `"L4"`, "MODEL=USD")
 	f(nil, []string{"--agent-scheme", "ftp"}, "--agent-scheme", "http, https")
 	f(nil, []string{"--address", "8080"}, "--address", "host:port")
-	f(nil, []string{"--secure-address", "localhost"}, "--secure-address", "IP address")
 	f(nil, []string{"--service", "Not A Name"}, "--service", "lower case")
 	f(nil, []string{"--service", "a:0"}, "--service", `port "0"`, "from 1 to 65535")
 	f(nil, []string{"--service", "a:https"}, "--service", `port "https"`)

@@ -98,7 +98,7 @@ func (p *program) makeScheduler() error {
 	deps := queries.SchedulerDeps{Slots: p.slots, Log: p.log}
 	switch {
 	case p.cfg.prometheus != "":
-		backend, err := p.cfg.backend(p.cfg.prometheusTimeout, 0)
+		backend, err := p.cfg.backend(signalTimeout, 0)
 		if err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (p *program) makeScheduler() error {
 		deps.Query = p.signal
 	}
 	p.scheduler = queries.NewScheduler(
-		queries.SchedulerConfig{PerNamespace: p.cfg.queriesPerNamespace, Timeout: max(30*time.Second, p.cfg.prometheusTimeout)}, deps)
+		queries.SchedulerConfig{PerNamespace: p.cfg.queriesPerNamespace, Timeout: 30 * time.Second}, deps)
 	p.addLoop(p.scheduler.Run)
 	p.registry.MustRegister(p.scheduler)
 	return nil
@@ -117,7 +117,7 @@ func (p *program) makeScheduler() error {
 // signal evaluates a query over the windows. scope is the namespace that it is limited to;
 // empty: none. The caller holds one of the slots.
 func (p *program) signal(ctx context.Context, scope, promql string) (series.Sample, error) {
-	x := engine.Query{PromQL: promql, Payer: "query signals", Reserved: true, HasSlot: true, Timeout: p.cfg.prometheusTimeout, Lookback: p.cfg.prometheusMaxAge}
+	x := engine.Query{PromQL: promql, Payer: "query signals", Reserved: true, HasSlot: true, Timeout: signalTimeout, Lookback: p.cfg.prometheusMaxAge}
 	if scope != "" {
 		x.Payer, x.Namespaces = scope, []string{scope}
 	}

@@ -88,13 +88,13 @@ func (p *program) makeAdapter() error {
 	case c.adapterConfig == "":
 		return nil
 	case c.prometheus != "":
-		backend, err := c.backend(c.prometheusTimeout, adapter.MaxAnswer)
+		backend, err := c.backend(signalTimeout, adapter.MaxAnswer)
 		if err != nil {
 			return err
 		}
 		deps.Backend = adapter.Remote(backend)
 	case c.has(roleQuery):
-		over := &adapter.Windows{Engine: p.engine, Timeout: c.prometheusTimeout, MaxAge: c.prometheusMaxAge}
+		over := &adapter.Windows{Engine: p.engine, Timeout: signalTimeout, MaxAge: c.prometheusMaxAge}
 		deps.Backend = over.Backend()
 	default:
 		return errors.New("--adapter-config needs the role query in --roles, or --prometheus-url: the rules' queries run there")
@@ -121,7 +121,7 @@ const rateWindow = 15 * time.Second
 func (p *program) makeMetricsAPI() (err error) {
 	c := p.cfg
 	cfg := metricsapi.Config{
-		BindAddress: c.metricsAddress, Port: c.securePort, CertFile: c.certFile, KeyFile: c.keyFile,
+		Port: c.securePort, CertFile: c.certFile, KeyFile: c.keyFile,
 		Kubeconfig: c.kubeconfig, MaxAge: gpu.MaxAge(c.interval), RateWindow: rateWindow, Window: c.window, Version: version, Log: p.log,
 	}
 	if c.certFile != "" {

@@ -198,16 +198,6 @@ func IsAddressOrEmpty(p *string) func() error {
 	}
 }
 
-// IsIPOrEmpty checks that a value is an IP address or empty.
-func IsIPOrEmpty(p *string) func() error {
-	return func() error {
-		if *p != "" && net.ParseIP(*p) == nil {
-			return errors.New("want an IP address")
-		}
-		return nil
-	}
-}
-
 // AreNetworks checks that values are networks in CIDR notation.
 func AreNetworks(p *[]string) func() error {
 	return func() error {
