@@ -18,7 +18,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kube"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/leader"
 	"github.com/gpupilot/gpupilot/internal/base/gcpace"
-	"github.com/gpupilot/gpupilot/internal/base/group"
 	"github.com/gpupilot/gpupilot/internal/base/listen"
 	"github.com/gpupilot/gpupilot/internal/base/meter"
 )
@@ -154,7 +153,7 @@ func (p *program) meter(to meter.Sink) {
 // addTask adds a task, whose error ends the program.
 func (p *program) addTask(run func(context.Context) error) { p.tasks = append(p.tasks, run) }
 
-func (p *program) addLoop(run func(context.Context)) { p.addTask(group.Never(run)) }
+func (p *program) addLoop(run func(context.Context)) { p.addTask(never(run)) }
 
 // addLeaderLoop adds a loop that runs while this replica leads.
 func (p *program) addLeaderLoop(run func(context.Context)) {
@@ -163,11 +162,11 @@ func (p *program) addLeaderLoop(run func(context.Context)) {
 
 // run runs all parts until ctx is done or one of them fails.
 func (p *program) run(ctx context.Context, l net.Listener) error {
-	g := group.New(ctx)
+	g := newGroup(ctx)
 	handler := p.page.CheckHosts(p.mux, p.cfg.pageHosts)
-	g.Run(func(ctx context.Context) error { return listen.Serve(ctx, p.conns.Of(l), handler, pageTimeouts, p.log) })
+	g.run(func(ctx context.Context) error { return listen.Serve(ctx, p.conns.Of(l), handler, pageTimeouts, p.log) })
 	for _, task := range p.tasks {
-		g.Run(task)
+		g.run(task)
 	}
-	return g.Wait(p.log)
+	return g.wait(p.log)
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/facts"
-	"github.com/gpupilot/gpupilot/internal/scale/recent"
 )
 
 // Decide returns how many replicas the workload should have now, and why. It is
@@ -70,13 +69,13 @@ func (e *engine) step(r Rule, before, after int32, f facts.Facts) int32 {
 
 // observe updates the state with what is observed now.
 func (e *engine) observe(s State) State {
-	change := recent.Change{At: e.now, Delta: e.o.Replicas - s.Replicas}
+	change := Change{At: e.now, Delta: e.o.Replicas - s.Replicas}
 	switch {
 	case s.Since.IsZero() || s.Since.After(e.now) || s.DecidedAt.After(e.now): // the first call, or the clock went back
 		s.Since = e.now
 		s.Added, s.AddedAt, s.GrewAt = e.starting, e.now, e.youngest
 	default:
-		s.Changes = recent.Record(s.Changes, change, e.p.longestPeriod())
+		s.Changes = record(s.Changes, change, e.p.longestPeriod())
 		s = e.observeAdded(s, change.Delta)
 	}
 	if s.LastData.After(e.now) {
@@ -126,7 +125,7 @@ func (e *engine) observeAdded(s State, delta int32) State {
 
 // ended returns State.Ended with the replicas that have ended since the last decision. One
 // whose successor serves already is not in it: the successor is young.
-func (e *engine) ended(s State) []recent.Change {
+func (e *engine) ended(s State) []Change {
 	life := e.p.maxAge()
 	for i := range e.o.Pods {
 		for _, r := range e.o.Pods[i].Readings {
@@ -136,7 +135,7 @@ func (e *engine) ended(s State) []recent.Change {
 	for _, r := range e.o.Totals {
 		life = max(life, r.MaxAge)
 	}
-	return recent.Record(s.Ended, recent.Change{At: e.now, Delta: min(0, e.serving-s.Serving)}, life+warm)
+	return record(s.Ended, Change{At: e.now, Delta: min(0, e.serving-s.Serving)}, life+warm)
 }
 
 // joined is what the signals want together.
@@ -242,7 +241,7 @@ func (e *engine) remember(s State) State {
 		s.UnknownSince = time.Time{}
 	}
 	if e.asked >= 0 {
-		s.Wants = recent.Remember(s.Wants, recent.Want{At: e.now, Low: e.asked, High: e.asked}, max(e.p.DownWindow(), e.p.Up.Window, e.p.missingAfter()))
+		s.Wants = remember(s.Wants, Want{At: e.now, Low: e.asked, High: e.asked}, max(e.p.DownWindow(), e.p.Up.Window, e.p.missingAfter()))
 	}
 	return s
 }
@@ -323,7 +322,7 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 		if window <= 0 {
 			return want
 		}
-		_, highest, _ := recent.Extremes(s.Wants, e.now, window)
+		_, highest, _ := extremes(s.Wants, e.now, window)
 		known := e.now.Sub(s.Since)
 		if known < window {
 			highest = cur // the window is not covered yet, as after a restart
@@ -333,14 +332,14 @@ func (e *engine) stabilize(want int32, s *State) int32 {
 		}
 		if held := min(cur, max(want, highest)); held != want {
 			f := facts.Stabilization{Window: window, Down: true, Wait: max(time.Second, window-known)}
-			if at := recent.Latest(s.Wants, e.now, window, held); !at.IsZero() {
+			if at := latestWant(s.Wants, e.now, window, held); !at.IsZero() {
 				f.Ago = e.now.Sub(at)
 				f.Wait = max(f.Wait, window-f.Ago)
 			}
 			return e.step(RuleStabilization, want, held, f)
 		}
 	case want > cur && e.p.Up.Window > 0:
-		lowest, _, ok := recent.Extremes(s.Wants, e.now, e.p.Up.Window)
+		lowest, _, ok := extremes(s.Wants, e.now, e.p.Up.Window)
 		if !ok {
 			lowest = want // of missing data
 		}

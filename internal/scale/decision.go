@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/facts"
-	"github.com/gpupilot/gpupilot/internal/scale/idle"
 )
 
 // Rule names the rule of a step. The names are public: status, metrics and
@@ -89,8 +88,8 @@ type Decision struct {
 	Starting      int32 `json:"starting"`
 	Unschedulable int32 `json:"unschedulable"`
 
-	Rollout Rollout     `json:"rollout,omitzero"`
-	Idle    idle.Report `json:"idle,omitzero"`
+	Rollout Rollout    `json:"rollout,omitzero"`
+	Idle    IdleReport `json:"idle,omitzero"`
 
 	// Own is what the signals ask for, with windows and rates: the partner of Policy.Pair
 	// follows it. It knows nothing of that one.

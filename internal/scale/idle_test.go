@@ -5,8 +5,6 @@ package scale
 import (
 	"testing"
 	"time"
-
-	"github.com/gpupilot/gpupilot/internal/scale/idle"
 )
 
 // A workload that nobody uses is scaled down after Policy.Idle.After, whatever keeps its
@@ -21,7 +19,7 @@ func TestIdle(t *testing.T) {
 	f := func(want int32, what string, change func(*world)) {
 		t.Helper()
 		w := world{p: Policy{
-			Min: 2, Max: 10, KeepZero: true, Idle: idle.Policy{After: time.Hour}, MaxGPUs: 100, GPUsPerReplica: 1,
+			Min: 2, Max: 10, KeepZero: true, Idle: IdlePolicy{After: time.Hour}, MaxGPUs: 100, GPUsPerReplica: 1,
 			Signals: []Signal{{Name: "memory", Target: 50}}, Up: Rules{Tolerance: 0.1}, Down: Rules{Tolerance: 0.1},
 		}, used: []Reading{{OK: true}, {OK: true}, {OK: true}}}
 		change(&w)
@@ -55,7 +53,7 @@ func TestIdle(t *testing.T) {
 	}
 	f(0, "nobody uses it", func(*world) {})
 	f(1, "one stays", func(w *world) { w.p.Idle.To = 1 })
-	f(3, "no idle", func(w *world) { w.p.Idle = idle.Policy{} })
+	f(3, "no idle", func(w *world) { w.p.Idle = IdlePolicy{} })
 	f(3, "one replica is in use", func(w *world) { w.used[1].Value = 1 })
 	f(3, "one replica has no value", func(w *world) { w.used[1].OK = false })
 	f(0, "one of four is replaced time and again", func(w *world) { w.starting, w.p.Signals[0].Target = 1, 40 })
@@ -77,7 +75,7 @@ func TestIdle(t *testing.T) {
 
 // A replica that was added is awaited: nobody can use it while it starts.
 func TestIdleAwaitsWhatWasAdded(t *testing.T) {
-	p := Policy{Max: 10, Startup: 5 * time.Minute, Idle: idle.Policy{After: time.Minute}, Signals: []Signal{{Name: "memory", Target: 50}}}
+	p := Policy{Max: 10, Startup: 5 * time.Minute, Idle: IdlePolicy{After: time.Minute}, Signals: []Signal{{Name: "memory", Target: 50}}}
 	var s State
 	for n := range 400 {
 		now := t0.Add(time.Duration(n) * time.Second)
@@ -107,10 +105,10 @@ func TestIdleAwaitsWhatWasAdded(t *testing.T) {
 func TestIdleEnds(t *testing.T) {
 	zero := 0.0
 	p := Policy{
-		Min: 1, Max: 10, KeepZero: true, Idle: idle.Policy{After: time.Hour},
+		Min: 1, Max: 10, KeepZero: true, Idle: IdlePolicy{After: time.Hour},
 		Signals: []Signal{{Name: "queue", Type: Value, Target: 1000, Activation: &zero}}, Up: Rules{Tolerance: 0.1}, Down: Rules{Tolerance: 0.1},
 	}
-	down := State{Since: t0, DecidedAt: t0, LastData: t0, Zeroed: true, Idle: idle.State{Down: true}}
+	down := State{Since: t0, DecidedAt: t0, LastData: t0, Zeroed: true, Idle: IdleState{Down: true}}
 	f := func(want int32, what string, change func(p *Policy, o *Observation, s *State, now *time.Time)) {
 		t.Helper()
 		p, s, now := p, down, t0.Add(time.Second)
@@ -138,7 +136,7 @@ func TestIdleEnds(t *testing.T) {
 		p.Min, p.InForce.Min = 2, Origin{Rule: RuleSchedule, Text: "schedule"}
 	})
 	f(1, "by hand", func(_ *Policy, o *Observation, _ *State, _ *time.Time) { o.Replicas = 1 })
-	f(1, "the spec no longer has idle", func(p *Policy, _ *Observation, _ *State, _ *time.Time) { p.Idle = idle.Policy{} })
+	f(1, "the spec no longer has idle", func(p *Policy, _ *Observation, _ *State, _ *time.Time) { p.Idle = IdlePolicy{} })
 	kept := func(used float64) func(p *Policy, o *Observation, s *State, now *time.Time) {
 		return func(p *Policy, o *Observation, s *State, now *time.Time) {
 			p.Idle.To, o.Replicas, s.Replicas = 1, 1, 1

@@ -7,13 +7,12 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/facts"
-	"github.com/gpupilot/gpupilot/internal/scale/recent"
 )
 
 // limit applies the rate policies of the direction in which want lies, with
 // the HorizontalPodAutoscaler's arithmetic: each policy bounds the distance
 // from where the replicas were at the start of its period.
-func (e *engine) limit(want int32, changes []recent.Change) int32 {
+func (e *engine) limit(want int32, changes []Change) int32 {
 	cur := e.o.Replicas
 	if want == cur {
 		return want
@@ -43,10 +42,10 @@ func (e *engine) limit(want int32, changes []recent.Change) int32 {
 
 // rateLimit is how far the rate policies let the replicas go now, and the period
 // of the policy that sets this limit.
-func (e *engine) rateLimit(selected Select, policies []RatePolicy, changes []recent.Change, down bool) (limit int32, period time.Duration) {
+func (e *engine) rateLimit(selected Select, policies []RatePolicy, changes []Change, down bool) (limit int32, period time.Duration) {
 	for i, rp := range policies {
 		start := e.o.Replicas -
-			recent.Moved(changes, e.now, rp.Period, false) + recent.Moved(changes, e.now, rp.Period, true)
+			moved(changes, e.now, rp.Period, false) + moved(changes, e.now, rp.Period, true)
 		l := rp.reach(start, down)
 		// The larger change is the higher limit going up, the lower going down.
 		farther := l > limit

@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale/facts"
-	"github.com/gpupilot/gpupilot/internal/scale/recent"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
@@ -135,7 +134,7 @@ func (e *evaluation) most() float64 {
 // ended is how many replicas have ended since the oldest reading was measured, or just before.
 // It may lack what they carried.
 func (e *evaluation) ended() float64 {
-	return float64(recent.Moved(e.ends, e.now, max(0, e.now.Sub(e.oldest))+warm, true))
+	return float64(moved(e.ends, e.now, max(0, e.now.Sub(e.oldest))+warm, true))
 }
 
 // isYoung reports whether a replica began to serve after the oldest reading was measured. The

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/scale/idle"
 )
 
 // TargetType is what a signal's target is counted per.
@@ -174,7 +173,7 @@ type Policy struct {
 	Pair Pair
 
 	// Idle is what happens once nobody uses the workload.
-	Idle idle.Policy
+	Idle IdlePolicy
 
 	// Startup is how long a replica takes to serve, declared or learned; 0: not
 	// known yet. A starting replica that is older than twice this, or than twice

@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/scale/facts"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
-	"github.com/gpupilot/gpupilot/internal/scale/recent"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
@@ -20,12 +19,12 @@ type view struct {
 	now time.Time
 	census
 
-	sinceLast time.Duration   // since the last decision
-	raised    bool            // others, or the last decision, have raised the replicas since
-	ends      []recent.Change // State.Ended
-	added     int32           // starting replicas that were added, and do not replace others
-	grewAt    time.Time       // when one of them last began to serve
-	canProbe  bool            // no probe is under way for the replicas that serve
+	sinceLast time.Duration // since the last decision
+	raised    bool          // others, or the last decision, have raised the replicas since
+	ends      []Change      // State.Ended
+	added     int32         // starting replicas that were added, and do not replace others
+	grewAt    time.Time     // when one of them last began to serve
+	canProbe  bool          // no probe is under way for the replicas that serve
 	rollout   Rollout
 	reduced   bool  // a rollout lets fewer replicas serve, or did so a moment ago
 	rolled    int32 // RolloutState.Replicas

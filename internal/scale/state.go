@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/drain"
-	"github.com/gpupilot/gpupilot/internal/scale/idle"
 	"github.com/gpupilot/gpupilot/internal/scale/latency"
 	"github.com/gpupilot/gpupilot/internal/scale/promise"
-	"github.com/gpupilot/gpupilot/internal/scale/recent"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
@@ -20,18 +18,18 @@ import (
 // stabilisation window.
 // The size of a State is bounded. Decide never changes a State in place.
 type State struct {
-	Since     time.Time       `json:"since"`              // time of the first decision
-	LastData  time.Time       `json:"lastData"`           // when a signal was last readable; zero: never
-	DecidedAt time.Time       `json:"decidedAt,omitzero"` // time of the last decision
-	Replicas  int32           `json:"replicas"`           // spec.replicas at the last decision
-	Serving   int32           `json:"serving"`            // serving replicas at the last decision
-	ProbedAt  time.Time       `json:"probedAt,omitzero"`  // time of the last probe
-	Probed    int32           `json:"probed,omitempty"`   // serving replicas at the last probe
-	ActiveAt  time.Time       `json:"activeAt,omitzero"`  // when a signal was last above its activation, or not readable
-	Zeroed    bool            `json:"zeroed,omitempty"`   // the last decision was 0 replicas, and others did not set them
-	Wants     []recent.Want   `json:"wants,omitempty"`    // what the load asked for, within the longer stabilisation window, thinned
-	Changes   []recent.Change `json:"changes,omitempty"`  // within the longest period of a rate policy
-	Ended     []recent.Change `json:"ended,omitempty"`    // replicas that no longer serve, while readings from before that count
+	Since     time.Time `json:"since"`              // time of the first decision
+	LastData  time.Time `json:"lastData"`           // when a signal was last readable; zero: never
+	DecidedAt time.Time `json:"decidedAt,omitzero"` // time of the last decision
+	Replicas  int32     `json:"replicas"`           // spec.replicas at the last decision
+	Serving   int32     `json:"serving"`            // serving replicas at the last decision
+	ProbedAt  time.Time `json:"probedAt,omitzero"`  // time of the last probe
+	Probed    int32     `json:"probed,omitempty"`   // serving replicas at the last probe
+	ActiveAt  time.Time `json:"activeAt,omitzero"`  // when a signal was last above its activation, or not readable
+	Zeroed    bool      `json:"zeroed,omitempty"`   // the last decision was 0 replicas, and others did not set them
+	Wants     []Want    `json:"wants,omitempty"`    // what the load asked for, within the longer stabilisation window, thinned
+	Changes   []Change  `json:"changes,omitempty"`  // within the longest period of a rate policy
+	Ended     []Change  `json:"ended,omitempty"`    // replicas that no longer serve, while readings from before that count
 
 	// UnknownSince is since when a value has been missing that the load may show in; zero: none is.
 	UnknownSince time.Time `json:"unknownSince,omitzero"`
@@ -43,7 +41,7 @@ type State struct {
 
 	Rollout RolloutState `json:"rollout,omitzero"`
 	Drain   drain.State  `json:"drain,omitempty"`
-	Idle    idle.State   `json:"idle,omitzero"`
+	Idle    IdleState    `json:"idle,omitzero"`
 
 	// Signals has one entry for each of the policy's signals at the last decision.
 	Signals []SignalState `json:"signals,omitempty"`
@@ -107,7 +105,7 @@ func (s State) Truncate(d time.Duration) State {
 	for i := range s.Wants {
 		times = append(times, &s.Wants[i].At)
 	}
-	for _, changes := range [][]recent.Change{s.Changes, s.Ended} {
+	for _, changes := range [][]Change{s.Changes, s.Ended} {
 		for i := range changes {
 			times = append(times, &changes[i].At)
 		}

@@ -14,7 +14,6 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/latency"
-	"github.com/gpupilot/gpupilot/internal/scale/recent"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
@@ -78,8 +77,8 @@ func Of(s *scale.State, now time.Time) *v1alpha1.Memory {
 
 // compactWants returns the wants, oldest first, that are higher or lower than all
 // later ones. They include the extremes of every window that ends now.
-func compactWants(wants []recent.Want) []recent.Want {
-	var kept []recent.Want // newest first
+func compactWants(wants []scale.Want) []scale.Want {
+	var kept []scale.Want // newest first
 	for i := len(wants) - 1; i >= 0; i-- {
 		w := wants[i]
 		if n := len(kept); n > 0 {
@@ -95,7 +94,7 @@ func compactWants(wants []recent.Want) []recent.Want {
 	for len(kept) > maxKeptEntries {
 		kept = mergePairs(kept)
 	}
-	out := make([]recent.Want, 0, len(kept))
+	out := make([]scale.Want, 0, len(kept))
 	for i := len(kept) - 1; i >= 0; i-- {
 		out = append(out, kept[i])
 	}
@@ -104,7 +103,7 @@ func compactWants(wants []recent.Want) []recent.Want {
 
 // mergePairs joins each want with its older neighbour at the newer time. A want may
 // thereby count for slightly longer, but never for a shorter time.
-func mergePairs(newestFirst []recent.Want) []recent.Want {
+func mergePairs(newestFirst []scale.Want) []scale.Want {
 	out := newestFirst[:0]
 	for i := 0; i < len(newestFirst); i += 2 {
 		w := newestFirst[i]

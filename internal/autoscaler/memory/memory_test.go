@@ -21,7 +21,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/latency"
-	"github.com/gpupilot/gpupilot/internal/scale/recent"
 	"github.com/gpupilot/gpupilot/internal/scale/trend"
 )
 
@@ -33,10 +32,10 @@ func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Sec
 func TestCompactWants(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
-		var wants []recent.Want
+		var wants []scale.Want
 		for i := range 1 + random.IntN(100) {
 			n := random.Int32N(6)
-			wants = append(wants, recent.Want{At: at(i), Low: n, High: n + random.Int32N(3)})
+			wants = append(wants, scale.Want{At: at(i), Low: n, High: n + random.Int32N(3)})
 		}
 		kept := compactWants(wants)
 		if len(kept) > maxKeptEntries {
@@ -51,9 +50,9 @@ func TestCompactWants(t *testing.T) {
 		}
 	}
 	// Where there are too many, they hold for longer, not for less.
-	var rising []recent.Want
+	var rising []scale.Want
 	for i := range int32(200) {
-		rising = append(rising, recent.Want{At: at(int(i)), Low: 200 - i, High: 200 - i})
+		rising = append(rising, scale.Want{At: at(int(i)), Low: 200 - i, High: 200 - i})
 	}
 	kept := compactWants(rising)
 	if len(kept) > maxKeptEntries {
@@ -67,7 +66,7 @@ func TestCompactWants(t *testing.T) {
 	}
 }
 
-func extremesFrom(wants []recent.Want, from time.Time) (low, high int32) {
+func extremesFrom(wants []scale.Want, from time.Time) (low, high int32) {
 	low = 1 << 30
 	for _, w := range wants {
 		if !w.At.Before(from) {
@@ -78,7 +77,7 @@ func extremesFrom(wants []recent.Want, from time.Time) (low, high int32) {
 }
 
 func TestMemory(t *testing.T) {
-	s := scale.State{Since: at(0), LastData: at(99), Replicas: 4, Serving: 4, Wants: []recent.Want{{At: at(90), Low: 3, High: 3}}}
+	s := scale.State{Since: at(0), LastData: at(99), Replicas: 4, Serving: 4, Wants: []scale.Want{{At: at(90), Low: 3, High: 3}}}
 	m := Of(&s, at(100))
 	if diff := cmp.Diff(s, Decode(m, at(100))); diff != "" {
 		t.Errorf("at once: %s", diff)
@@ -107,8 +106,8 @@ func TestMemory(t *testing.T) {
 	}
 	full := scale.State{Since: at(0)}
 	for i := range 256 {
-		full.Wants = append(full.Wants, recent.Want{At: at(i).Add(123456789), Low: int32(1000 - i), High: int32(100_000 - i)})
-		full.Changes = append(full.Changes, recent.Change{At: at(i).Add(123456789), Delta: -100_000})
+		full.Wants = append(full.Wants, scale.Want{At: at(i).Add(123456789), Low: int32(1000 - i), High: int32(100_000 - i)})
+		full.Changes = append(full.Changes, scale.Change{At: at(i).Add(123456789), Delta: -100_000})
 	}
 	for i := range 16 {
 		full.Signals = append(full.Signals, scale.SignalState{
@@ -185,7 +184,7 @@ func TestMemoryOfAnEarlierVersion(t *testing.T) {
 // kubectl describe prints each field on a line. What a user or a bug wrote there takes no
 // memory.
 func TestMemoryIsOneField(t *testing.T) {
-	m := Of(&scale.State{Since: at(0), Wants: []recent.Want{{At: at(1), Low: 2, High: 3}}, Replicas: 4}, at(2))
+	m := Of(&scale.State{Since: at(0), Wants: []scale.Want{{At: at(1), Low: 2, High: 3}}, Replicas: 4}, at(2))
 	var fields map[string]string
 	if err := json.Unmarshal(m.State.Raw, &fields); err != nil || len(fields) != 1 {
 		t.Errorf("%v: %s", err, m.State.Raw)
@@ -265,7 +264,7 @@ func FuzzRecall(f *testing.F) {
 
 // BenchmarkOf is what the stored state adds to each pass that looks whether a status is due.
 func BenchmarkOf(b *testing.B) {
-	s := &scale.State{Since: at(0), LastData: at(99), Replicas: 4, Wants: []recent.Want{{At: at(90), Low: 3, High: 3}}}
+	s := &scale.State{Since: at(0), LastData: at(99), Replicas: 4, Wants: []scale.Want{{At: at(90), Low: 3, High: 3}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if Of(s, at(100)) == nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
-	"github.com/gpupilot/gpupilot/internal/scale/starts"
+	replicas "github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
 // Config is the service that a deployment simulates.
@@ -65,7 +65,7 @@ type Deployment struct {
 	ready          []*Pod
 	gateway        queue // requests that arrived while no pod was ready
 	created        int   // pods
-	starts         starts.Durations
+	starts         replicas.Durations
 	snapshots      [snapshotSeconds]Snapshot
 	empty          Snapshot
 	stats          stats

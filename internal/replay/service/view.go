@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpupilot/gpupilot/internal/replay/trace"
-	"github.com/gpupilot/gpupilot/internal/scale/starts"
+	replicas "github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
 // Replicas returns spec.replicas.
@@ -47,7 +47,7 @@ func (d *Deployment) Autoscalers() []Autoscaler { return d.autoscalers }
 
 // Starts returns the most recent starts. A pod starts when it is bound to a node, which
 // is at its creation unless it waits for a node.
-func (d *Deployment) Starts() *starts.Durations { return &d.starts }
+func (d *Deployment) Starts() *replicas.Durations { return &d.starts }
 
 // Created returns the number of pods that were ever created. It is the ID of the next pod.
 func (d *Deployment) Created() int { return d.created }

@@ -21,7 +21,6 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/gpu/names"
 	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/scale/idle"
 )
 
 // Compiled is a GPUAutoscaler in the engine's terms. Sources[i] is the source of
@@ -85,7 +84,7 @@ func compileStartupAndBudget(p *scale.Policy, spec *v1alpha1.GPUAutoscalerSpec, 
 		}
 	}
 	if i := spec.Idle; i != nil {
-		p.Idle = idle.Policy{After: i.After.Duration, To: i.To}
+		p.Idle = scale.IdlePolicy{After: i.After.Duration, To: i.To}
 		if i.After.Duration < minIdle || i.After.Duration > maxIdle {
 			errs = append(errs, field.Invalid(path.Child("idle", "after"), i.After.Duration.String(), "must lie between 1m and 720h, which is 30 days"))
 		}

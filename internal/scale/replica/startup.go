@@ -12,12 +12,11 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/scale"
-	"github.com/gpupilot/gpupilot/internal/scale/starts"
 )
 
 // Startup learns how long the workload's pods take from creation to readiness.
 type Startup struct {
-	starts        starts.Durations
+	starts        Durations
 	waiting       map[types.UID]bool // pods observed before they were first ready
 	unschedulable map[types.UID]bool // those of waiting that were unschedulable at times
 }
@@ -28,7 +27,7 @@ func (s *Startup) Restore(l *v1alpha1.LearnedStartup) {
 	if l == nil || l.Samples <= 0 || s.starts.Len() > 0 || !isStartup(l) {
 		return
 	}
-	n := int(min(l.Samples, starts.Kept))
+	n := int(min(l.Samples, keptStarts))
 	p75 := p75Of(l)
 	upTo := func(q float64) int { return int(math.Ceil(q * float64(n))) }
 	for rank := n; rank > 0; rank-- { // the slow ones first, so that new starts replace them first
@@ -47,7 +46,7 @@ func (s *Startup) Restore(l *v1alpha1.LearnedStartup) {
 // status; implausible values are ignored and learned again.
 func isStartup(l *v1alpha1.LearnedStartup) bool {
 	p75 := p75Of(l)
-	return 0 <= l.P50Seconds && l.P50Seconds <= p75 && p75 <= l.P95Seconds && l.P95Seconds <= int32(starts.Longest/time.Second)
+	return 0 <= l.P50Seconds && l.P50Seconds <= p75 && p75 <= l.P95Seconds && l.P95Seconds <= int32(longestStart/time.Second)
 }
 
 // p75Of is the 75th percentile, or the median of an earlier version, which stored none.

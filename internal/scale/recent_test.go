@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recent
+package scale
 
 import (
 	"slices"
@@ -16,8 +16,8 @@ func TestRememberSharesButNeverWrites(t *testing.T) {
 	for i := range 200 {
 		before := slices.Clone(wants)
 		n := int32(5 + i/10%3)
-		after := Remember(wants, Want{At: t0.Add(time.Duration(i) * time.Second), Low: n, High: n}, time.Minute)
-		other := Remember(wants, Want{At: t0.Add(time.Duration(i) * time.Second), Low: 0, High: 99}, time.Minute)
+		after := remember(wants, Want{At: t0.Add(time.Duration(i) * time.Second), Low: n, High: n}, time.Minute)
+		other := remember(wants, Want{At: t0.Add(time.Duration(i) * time.Second), Low: 0, High: 99}, time.Minute)
 		if !slices.Equal(wants, before) {
 			t.Fatalf("after %d s the wants that were given changed", i)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package group
+package main
 
 import (
 	"context"
@@ -17,14 +17,14 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func TestTheFirstErrorEndsTheGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failure := errors.New("no more")
-		g := New(t.Context())
+		g := newGroup(t.Context())
 		ended := false
-		g.Run(Never(func(ctx context.Context) {
+		g.run(never(func(ctx context.Context) {
 			<-ctx.Done()
 			ended = true
 		}))
-		g.Run(func(context.Context) error { return failure })
-		if err := g.Wait(quiet()); !errors.Is(err, failure) || !ended {
+		g.run(func(context.Context) error { return failure })
+		if err := g.wait(quiet()); !errors.Is(err, failure) || !ended {
 			t.Errorf("%v, the other one ended: %v", err, ended)
 		}
 	})
@@ -34,12 +34,12 @@ func TestTheFirstErrorEndsTheGroup(t *testing.T) {
 func TestGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		g := New(ctx)
+		g := newGroup(ctx)
 		stay := make(chan struct{})
-		g.Run(Never(func(context.Context) { <-stay }))
+		g.run(never(func(context.Context) { <-stay }))
 		cancel()
 		began := time.Now()
-		if err := g.Wait(quiet()); err != nil || time.Since(began) != grace {
+		if err := g.wait(quiet()); err != nil || time.Since(began) != grace {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 		close(stay)

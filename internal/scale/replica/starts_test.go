@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package starts
+package replica
 
 import (
 	"testing"
@@ -19,13 +19,13 @@ func TestStarts(t *testing.T) {
 	s.Add(40*time.Second + time.Millisecond)
 	f("rounded up", 1, 41*time.Second, 41*time.Second)
 	s.Add(-time.Second)
-	s.Add(2 * Longest)
-	f("out of range", 3, 41*time.Second, Longest)
+	s.Add(2 * longestStart)
+	f("out of range", 3, 41*time.Second, longestStart)
 	before := s.Clone()
 	for i := range 50 {
 		s.Add(time.Duration(i) * time.Second)
 	}
-	f("the last 20", Kept, 39*time.Second, 48*time.Second)
+	f("the last 20", keptStarts, 39*time.Second, 48*time.Second)
 	s = before
-	f("a copy", 3, 41*time.Second, Longest)
+	f("a copy", 3, 41*time.Second, longestStart)
 }

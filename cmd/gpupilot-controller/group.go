@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package group runs the goroutines of a program until one of them fails.
-package group
+package main
 
 import (
 	"context"
@@ -14,23 +13,23 @@ import (
 // are closed without waiting.
 const grace = 1500 * time.Millisecond
 
-// Group runs goroutines until one of them fails or ctx is done.
-type Group struct {
+// group runs goroutines until one of them fails or ctx is done.
+type group struct {
 	ctx    context.Context // the lifetime of what it runs
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	n      int
 }
 
-// New returns a group whose goroutines end with ctx.
-func New(ctx context.Context) *Group {
-	g := &Group{done: make(chan struct{}, 16)}
+// newGroup returns a group whose goroutines end with ctx.
+func newGroup(ctx context.Context) *group {
+	g := &group{done: make(chan struct{}, 16)}
 	g.ctx, g.cancel = context.WithCancelCause(ctx)
 	return g
 }
 
-// Run runs f in a goroutine. Its error ends the group.
-func (g *Group) Run(f func(ctx context.Context) error) {
+// run runs f in a goroutine. Its error ends the group.
+func (g *group) run(f func(ctx context.Context) error) {
 	g.n++
 	go func() {
 		if err := f(g.ctx); err != nil && g.ctx.Err() == nil {
@@ -40,9 +39,9 @@ func (g *Group) Run(f func(ctx context.Context) error) {
 	}()
 }
 
-// Wait waits until all goroutines have ended, at most grace after ctx is done. It
+// wait waits until all goroutines have ended, at most grace after ctx is done. It
 // returns the error that ended the group.
-func (g *Group) Wait(log *slog.Logger) error {
+func (g *group) wait(log *slog.Logger) error {
 	<-g.ctx.Done()
 	late := time.NewTimer(grace)
 	defer late.Stop()
@@ -57,15 +56,15 @@ func (g *Group) Wait(log *slog.Logger) error {
 	return g.cause()
 }
 
-func (g *Group) cause() error {
+func (g *group) cause() error {
 	if err := context.Cause(g.ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
 }
 
-// Never is f, which has no error to return.
-func Never(f func(context.Context)) func(context.Context) error {
+// never is f, which has no error to return.
+func never(f func(context.Context)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		f(ctx)
 		return nil

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recent keeps the numbers of replicas that were wanted, and the changes of replicas, within
-// a window. Lists are never changed in place.
-package recent
+package scale
 
 import (
 	"slices"
@@ -36,9 +34,9 @@ func isRecent(at, now time.Time, window time.Duration) bool {
 	return age >= 0 && age <= window
 }
 
-// Remember returns wants with w, without those older than window. It never
+// remember returns wants with w, without those older than window. It never
 // writes to wants.
-func Remember(wants []Want, w Want, window time.Duration) []Want {
+func remember(wants []Want, w Want, window time.Duration) []Want {
 	old := func(x Want) bool { return !isRecent(x.At, w.At, window) }
 	for len(wants) > 0 && old(wants[0]) {
 		wants = wants[1:]
@@ -60,8 +58,8 @@ func Remember(wants []Want, w Want, window time.Duration) []Want {
 	return slices.Concat(wants, []Want{w})
 }
 
-// Extremes returns the lowest and highest want within window before now.
-func Extremes(wants []Want, now time.Time, window time.Duration) (lowest, highest int32, ok bool) {
+// extremes returns the lowest and highest want within window before now.
+func extremes(wants []Want, now time.Time, window time.Duration) (lowest, highest int32, ok bool) {
 	for _, w := range wants {
 		if !isRecent(w.At, now, window) {
 			continue
@@ -75,8 +73,8 @@ func Extremes(wants []Want, now time.Time, window time.Duration) (lowest, highes
 	return lowest, highest, ok
 }
 
-// Latest returns the last time within window before now at which n replicas or more were wanted; zero: none.
-func Latest(wants []Want, now time.Time, window time.Duration, n int32) time.Time {
+// latestWant returns the last time within window before now at which n replicas or more were wanted; zero: none.
+func latestWant(wants []Want, now time.Time, window time.Duration, n int32) time.Time {
 	for _, w := range slices.Backward(wants) {
 		if w.High >= n && isRecent(w.At, now, window) {
 			return w.At
@@ -85,9 +83,9 @@ func Latest(wants []Want, now time.Time, window time.Duration, n int32) time.Tim
 	return time.Time{}
 }
 
-// Record returns changes with c, without those older than period. It never
+// record returns changes with c, without those older than period. It never
 // writes to changes.
-func Record(changes []Change, c Change, period time.Duration) []Change {
+func record(changes []Change, c Change, period time.Duration) []Change {
 	old := func(x Change) bool { return !isRecent(x.At, c.At, period) }
 	if slices.ContainsFunc(changes, old) {
 		changes = slices.DeleteFunc(slices.Clone(changes), old)
@@ -99,8 +97,8 @@ func Record(changes []Change, c Change, period time.Duration) []Change {
 	return slices.Concat(changes, []Change{c})
 }
 
-// Moved sums the changes in one direction within period, as a number ≥ 0.
-func Moved(changes []Change, now time.Time, period time.Duration, down bool) (n int32) {
+// moved sums the changes in one direction within period, as a number ≥ 0.
+func moved(changes []Change, now time.Time, period time.Duration, down bool) (n int32) {
 	for _, c := range changes {
 		if age := now.Sub(c.At); age < 0 || age >= period {
 			continue

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package starts keeps how long the last starts of a workload's replicas took.
-package starts
+package replica
 
 import (
 	"math"
@@ -10,11 +9,11 @@ import (
 )
 
 const (
-	// Kept is the number of starts that Durations have: enough for a 95th percentile,
+	// keptStarts is the number of starts that Durations have: enough for a 95th percentile,
 	// and few enough to follow a new image soon.
-	Kept = 20
-	// Longest bounds the duration of one start.
-	Longest = time.Hour
+	keptStarts = 20
+	// longestStart bounds the duration of one start.
+	longestStart = time.Hour
 )
 
 // Durations are the durations of a workload's last starts, from a pod's creation to its
@@ -24,9 +23,9 @@ type Durations struct{ durations []time.Duration } // oldest first
 
 // Add adds the newest start.
 func (s *Durations) Add(took time.Duration) {
-	s.durations = append(s.durations, min(max(took, 0), Longest))
-	if n := len(s.durations); n > Kept {
-		s.durations = slices.Delete(s.durations, 0, n-Kept)
+	s.durations = append(s.durations, min(max(took, 0), longestStart))
+	if n := len(s.durations); n > keptStarts {
+		s.durations = slices.Delete(s.durations, 0, n-keptStarts)
 	}
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package idle
+package scale
 
 import (
 	"math/rand/v2"
@@ -8,46 +8,46 @@ import (
 	"time"
 )
 
-// Whatever happens, replicas are removed only after Policy.After of seconds that were seen
+// Whatever happens, replicas are removed only after IdlePolicy.After of seconds that were seen
 // unused, without use, an override or somebody who raises them between, with little of the
 // time unknown. What is not known neither removes nor wakes.
 func TestOnlyWhatIsSeenUnusedIsRemoved(t *testing.T) {
 	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		p := Policy{After: time.Duration(1+random.IntN(20)) * time.Minute, To: int32(random.IntN(3))}
-		var s State
-		var unused, unknown time.Duration
-		use := Unused
+		p := IdlePolicy{After: time.Duration(1+random.IntN(20)) * time.Minute, To: int32(random.IntN(3))}
+		var s IdleState
+		var idle, unknown time.Duration
+		use := unused
 		for range 3000 {
 			if random.IntN(40) == 0 {
-				use = []Use{Unknown, Unused, Unused, Unused, InUse}[random.IntN(5)]
+				use = []IdleUse{useUnknown, unused, unused, unused, inUse}[random.IntN(5)]
 			}
-			in := Input{Use: use, Elapsed: time.Second, Replicas: int32(random.IntN(4)), Raised: random.IntN(500) == 0, Asked: random.IntN(900) == 0}
+			in := idleInput{Use: use, Elapsed: time.Second, Replicas: int32(random.IntN(4)), Raised: random.IntN(500) == 0, Asked: random.IntN(900) == 0}
 			if random.IntN(300) == 0 {
 				in.Elapsed = []time.Duration{-time.Hour, 0, 90 * time.Second, 100 * time.Hour}[random.IntN(4)]
 			}
-			next := p.Next(s, in)
-			ends := in.Use == InUse || in.Raised || in.Asked
+			next := p.next(s, in)
+			ends := in.Use == inUse || in.Raised || in.Asked
 			switch {
 			case ends:
-				unused, unknown = 0, 0
+				idle, unknown = 0, 0
 			case in.Elapsed < 0:
-				unused, unknown = 0, 0
-			case in.Use == Unknown || in.Elapsed > time.Minute:
+				idle, unknown = 0, 0
+			case in.Use == useUnknown || in.Elapsed > time.Minute:
 				if unknown += in.Elapsed; unknown > mostUnknown { // whatever After is
-					unused = 0
+					idle = 0
 				}
 			default:
-				if unused == 0 {
+				if idle == 0 {
 					unknown = 0
 				}
-				unused += in.Elapsed
+				idle += in.Elapsed
 			}
 			switch {
-			case ends && next != State{}:
+			case ends && next != IdleState{}:
 				t.Fatalf("seed %d: %+v after %+v", seed, next, in)
-			case next.Down && !s.Down && (in.Use != Unused || unused < p.After || in.Replicas <= p.To):
-				t.Fatalf("seed %d: removed %d replicas after %v that were seen unused, with %+v and %+v", seed, in.Replicas-p.To, unused, in, p)
+			case next.Down && !s.Down && (in.Use != unused || idle < p.After || in.Replicas <= p.To):
+				t.Fatalf("seed %d: removed %d replicas after %v that were seen unused, with %+v and %+v", seed, in.Replicas-p.To, idle, in, p)
 			case s.Down && !next.Down && !ends:
 				t.Fatalf("seed %d: woken by %+v", seed, in)
 			}
@@ -57,13 +57,13 @@ func TestOnlyWhatIsSeenUnusedIsRemoved(t *testing.T) {
 }
 
 func TestTheScaleDownIsAnnounced(t *testing.T) {
-	p := Policy{After: 10 * time.Minute}
-	var s State
+	p := IdlePolicy{After: 10 * time.Minute}
+	var s IdleState
 	announced := time.Duration(0)
 	for n := range 11 * 60 {
-		in := Input{Use: Unused, Elapsed: time.Second, Replicas: 2}
-		s = p.Next(s, in)
-		r := p.Report(s, in, "")
+		in := idleInput{Use: unused, Elapsed: time.Second, Replicas: 2}
+		s = p.next(s, in)
+		r := p.report(s, in, "")
 		if r.Soon && announced == 0 {
 			announced = r.Left
 		}
@@ -80,12 +80,12 @@ func TestTheScaleDownIsAnnounced(t *testing.T) {
 func TestUnknownTime(t *testing.T) {
 	f := func(after, silent time.Duration, kept bool) {
 		t.Helper()
-		p, s := Policy{After: after}, State{}
-		s = p.Next(s, Input{Use: Unused, Elapsed: time.Second, Replicas: 1})
+		p, s := IdlePolicy{After: after}, IdleState{}
+		s = p.next(s, idleInput{Use: unused, Elapsed: time.Second, Replicas: 1})
 		for range int(silent / time.Second) {
-			s = p.Next(s, Input{Use: Unknown, Elapsed: time.Second, Replicas: 1})
+			s = p.next(s, idleInput{Use: useUnknown, Elapsed: time.Second, Replicas: 1})
 		}
-		r := p.Report(s, Input{Use: Unknown, Replicas: 1}, "web-1")
+		r := p.report(s, idleInput{Use: useUnknown, Replicas: 1}, "web-1")
 		if (s.For > 0) != kept || r.Blind == kept {
 			t.Errorf("after %v of %v: %+v, blind: %v", silent, after, s, r.Blind)
 		}
