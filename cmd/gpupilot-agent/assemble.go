@@ -72,14 +72,9 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 	a.deps.Bus = c.bus(os.Getenv("NVIDIA_VISIBLE_DEVICES"))
 	a.close, a.room = func() {}, listen.New(agent.ClientLimits(c.maxScrapes))
 	a.deps.Room = a.room
-	a.api.client, a.api.err = c.apiClient()
-	if _, _, ok := configMapName(c.configMap); ok && a.api.err != nil {
-		return nil, fmt.Errorf("--configmap-data: %w", a.api.err)
+	if err := a.connect(); err != nil {
+		return nil, err
 	}
-	if c.auth == authToken && a.api.err != nil {
-		return nil, fmt.Errorf("--auth %s: %w", c.auth, a.api.err)
-	}
-	a.api.node = c.apiNode(a.api.client, log)
 	source := c.source(profile, a.api.client, log)
 	collectors, err := source.load(ctx)
 	if err != nil {
@@ -116,6 +111,19 @@ func (c *config) assemble(ctx context.Context, reader gpu.Reader, fail func(erro
 	a.addLoop(func(ctx context.Context) { a.followCollectors(ctx, source, exporter) })
 	a.addLoop(func(ctx context.Context) { c.intervalSource(log).follow(ctx, a.agent.SetInterval) })
 	return &a.program, nil
+}
+
+// connect makes the API server's client, where there is an API server.
+func (a *assembly) connect() error {
+	a.api.client, a.api.err = a.apiClient()
+	if _, _, ok := configMapName(a.configMap); ok && a.api.err != nil {
+		return fmt.Errorf("--configmap-data: %w", a.api.err)
+	}
+	if a.auth == authToken && a.api.err != nil {
+		return fmt.Errorf("--auth %s: %w", a.auth, a.api.err)
+	}
+	a.api.node = a.apiNode(a.api.client, a.log)
+	return nil
 }
 
 func (a *assembly) addLoop(run func(context.Context)) { a.loops = append(a.loops, run) }

@@ -138,12 +138,17 @@ that hold idle GPUs) or decisions. JSON and YAML have the values of the controll
 	return cmd
 }
 
+// topOptions are the flags of top.
+type topOptions struct {
+	fleetOptions
+	once, noColor bool
+	interval      time.Duration
+	theme, first  string
+}
+
 // topCommand shows the fleet live.
 func topCommand() *cobra.Command {
-	o := fleetOptions{headers: true}
-	var once, noColor bool
-	var interval time.Duration
-	var theme, first string
+	o := topOptions{fleetOptions: fleetOptions{headers: true}}
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show GPUs, workloads and decisions live, of the cluster or of one node",
@@ -156,59 +161,67 @@ If the output is no terminal, it prints once, as with --once.`,
 			if err != nil {
 				return err
 			}
-			path, err := top.SetupPath()
-			cfg := top.Config{Source: from, Namespace: o.where.Namespace, Node: o.node}
-			if err == nil {
-				if cfg.Setup, err = top.LoadSetup(path); err != nil {
-					return fmt.Errorf("read the saved set-up: %w", err)
-				}
-				cfg.Save = func(s *top.Setup) (string, error) { return path, top.SaveSetup(path, s) }
+			cfg, err := o.config(cmd.Flags())
+			if err != nil {
+				return err
 			}
-			f := cmd.Flags()
-			if f.Changed("view") || cfg.View == "" {
-				cfg.View = top.Name(first)
-			}
-			if cfg.View == top.Pools && o.agent != "" {
-				cfg.View = top.GPUs
-			}
-			if !slices.Contains(top.Names, cfg.View) {
-				return fmt.Errorf("--view is %q: want one of %v", first, top.Names)
-			}
-			if once || f.Changed("output") || !isTerminal(cmd.InOrStdin()) || !isTerminal(screen(cmd)) {
+			if o.once || cmd.Flags().Changed("output") || !isTerminal(cmd.InOrStdin()) || !isTerminal(screen(cmd)) {
 				return o.print(cmd.Context(), cmd.OutOrStdout(), from, cfg.View)
 			}
-			if f.Changed("interval") || cfg.Interval == 0 {
-				cfg.Interval = interval
-			}
-			if f.Changed("theme") || cfg.Theme == "" {
-				if cfg.Theme, err = top.ParseTheme(theme); err != nil {
-					return fmt.Errorf("--theme: %w", err)
-				}
-			}
-			if noColor || os.Getenv("NO_COLOR") != "" {
-				cfg.Theme = top.NoColor
-			}
-			if o.sort != "" {
-				cfg.Sort = map[top.Name]string{cfg.View: o.sort}
-			}
-			if f.Changed("gpu-price") {
-				cfg.Prices = o.prices
-			}
-			cfg.ASCII = cfg.ASCII || o.ascii
-			if cfg.Filter, err = top.ParseFilter(strings.TrimSuffix("-l "+o.labels, "-l ")); err != nil {
-				return fmt.Errorf("--selector: %w", err)
-			}
+			cfg.Source = from
 			return top.Run(cmd.Context(), cfg, cmd.InOrStdin(), screen(cmd))
 		},
 	}
 	o.flags(cmd.Flags())
 	f := cmd.Flags()
-	f.StringVar(&first, "view", string(top.Pools), "view at first: fleet, nodes, gpus, workloads, pods, waste, decisions")
-	f.BoolVar(&once, "once", false, "print once, as get does")
-	f.DurationVar(&interval, "interval", time.Second, "time between two reads, 1s to 1m")
-	f.StringVar(&theme, "theme", string(top.Standard), "colours: standard, contrast, none")
-	f.BoolVar(&noColor, "no-color", false, "as --theme none, and as the variable NO_COLOR")
+	f.StringVar(&o.first, "view", string(top.Pools), "view at first: fleet, nodes, gpus, workloads, pods, waste, decisions")
+	f.BoolVar(&o.once, "once", false, "print once, as get does")
+	f.DurationVar(&o.interval, "interval", time.Second, "time between two reads, 1s to 1m")
+	f.StringVar(&o.theme, "theme", string(top.Standard), "colours: standard, contrast, none")
+	f.BoolVar(&o.noColor, "no-color", false, "as --theme none, and as the variable NO_COLOR")
 	return cmd
+}
+
+// config is the saved set-up with the flags over it.
+func (o *topOptions) config(f *pflag.FlagSet) (cfg top.Config, err error) {
+	cfg = top.Config{Namespace: o.where.Namespace, Node: o.node}
+	if path, err := top.SetupPath(); err == nil {
+		if cfg.Setup, err = top.LoadSetup(path); err != nil {
+			return cfg, fmt.Errorf("read the saved set-up: %w", err)
+		}
+		cfg.Save = func(s *top.Setup) (string, error) { return path, top.SaveSetup(path, s) }
+	}
+	if f.Changed("view") || cfg.View == "" {
+		cfg.View = top.Name(o.first)
+	}
+	if cfg.View == top.Pools && o.agent != "" {
+		cfg.View = top.GPUs
+	}
+	if !slices.Contains(top.Names, cfg.View) {
+		return cfg, fmt.Errorf("--view is %q: want one of %v", o.first, top.Names)
+	}
+	if f.Changed("interval") || cfg.Interval == 0 {
+		cfg.Interval = o.interval
+	}
+	if f.Changed("theme") || cfg.Theme == "" {
+		if cfg.Theme, err = top.ParseTheme(o.theme); err != nil {
+			return cfg, fmt.Errorf("--theme: %w", err)
+		}
+	}
+	if o.noColor || os.Getenv("NO_COLOR") != "" {
+		cfg.Theme = top.NoColor
+	}
+	if o.sort != "" {
+		cfg.Sort = map[top.Name]string{cfg.View: o.sort}
+	}
+	if f.Changed("gpu-price") {
+		cfg.Prices = o.prices
+	}
+	cfg.ASCII = cfg.ASCII || o.ascii
+	if cfg.Filter, err = top.ParseFilter(strings.TrimSuffix("-l "+o.labels, "-l ")); err != nil {
+		return cfg, fmt.Errorf("--selector: %w", err)
+	}
+	return cfg, nil
 }
 
 // isTerminal reports whether a stream is a terminal.

@@ -74,26 +74,40 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 		sum, n = e.limitOutliers(&m)
 		least = min(all, float64(n*sickOf)) // among fewer they would be none
 	}
+	if sig.Type == AverageValue {
+		m.ofAverage(e, sum, least)
+	} else {
+		m.ofAggregate(e, sum, most)
+	}
+	return m, age, true
+}
+
+// ofAverage sets the demand of a signal with a target per replica. least is what the replicas
+// with far more than the others need.
+func (m *measure) ofAverage(e *evaluation, sum, least float64) {
 	m.value = sum / float64(m.fresh)
 	load := e.takes.load(m.value)
-	if sig.Type == AverageValue {
-		unread := float64(m.of - m.fresh - m.young)
-		m.up = float64(m.fresh) * load
-		m.whole = m.up + unread*load
-		m.most = m.whole + (float64(m.young)+e.ended())*load
-		m.down = m.up + (unread+float64(m.young))*max(load, 1)
-		m.down = max(m.down, least)
-		read, silent := float64(m.fresh), float64(m.silent)
-		m.sick = (read+silent)*e.takes.load((sum+silent*e.most())/(read+silent)) - m.up - silent*max(load, 1)
-		return m, age, true
-	}
-	m.sick = float64(m.silent) * (e.takes.load(e.most()) - load)
+	unread := float64(m.of - m.fresh - m.young)
+	m.up = float64(m.fresh) * load
+	m.whole = m.up + unread*load
+	m.most = m.whole + (float64(m.young)+e.ended())*load
+	m.down = m.up + (unread+float64(m.young))*max(load, 1)
+	m.down = max(m.down, least)
+	read, silent := float64(m.fresh), float64(m.silent)
+	m.sick = (read+silent)*e.takes.load((sum+silent*e.most())/(read+silent)) - m.up - silent*max(load, 1)
+}
+
+// ofAggregate sets the demand of a signal with a target for all replicas together.
+func (m *measure) ofAggregate(e *evaluation, sum, most float64) {
+	sig := e.signal
+	m.value = sum / float64(m.fresh)
+	m.sick = float64(m.silent) * (e.takes.load(e.most()) - e.takes.load(m.value))
 	switch sig.Aggregate {
 	case gpu.Sum:
 		m.up = sum / sig.Target
 		m.scaleByTotal(e)
 		m.value, m.sick = sum, float64(m.silent)*trend.Most
-		return m, age, true
+		return
 	case gpu.Max:
 		m.value = most
 		m.sick = float64(m.silent) * trend.Most
@@ -101,7 +115,6 @@ func (e *evaluation) measure() (m measure, age time.Duration, ok bool) {
 	m.up = float64(e.serving-m.young) * m.value / sig.Target
 	m.down = float64(e.serving) * m.value / sig.Target
 	m.most = m.down + e.ended()*m.value/sig.Target
-	return m, age, true
 }
 
 // limitOutliers returns the sum of the values without what a few replicas have far above the
