@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -31,7 +32,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	k8sjson "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	restclientwatch "k8s.io/client-go/rest/watch"
 )
 
 func schemeDecoder() k8sruntime.Decoder {
@@ -204,7 +208,8 @@ func TestObjectsAreDecodedAsTheirSerializerDoes(t *testing.T) {
 	}
 }
 
-// An event takes few times its size. Run it with -benchmem.
+// An event takes few times its size, beside what client-go's own watch takes for it. Run it
+// with -benchmem.
 func BenchmarkLargeEvent(b *testing.B) {
 	c := testClients()
 	for _, message := range []bool{false, true} {
@@ -213,6 +218,21 @@ func BenchmarkLargeEvent(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := c.nextEvent(b.Context(), bufio.NewReader(bytes.NewReader(large)), c.decode); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("client-go message=%v", message), func(b *testing.B) {
+			serializer := scheme.Codecs.SupportedMediaTypes()[0]
+			if message {
+				i := slices.IndexFunc(scheme.Codecs.SupportedMediaTypes(), func(m k8sruntime.SerializerInfo) bool { return m.MediaType == k8sruntime.ContentTypeProtobuf })
+				serializer = scheme.Codecs.SupportedMediaTypes()[i]
+			}
+			b.ReportAllocs()
+			for b.Loop() { // a watch of its own, as after each list
+				body := serializer.StreamSerializer.NewFrameReader(io.NopCloser(bytes.NewReader(large)))
+				_, _, err := restclientwatch.NewDecoder(streaming.NewDecoder(body, serializer.StreamSerializer), scheme.Codecs.UniversalDeserializer()).Decode()
+				if err != nil {
 					b.Fatal(err)
 				}
 			}
