@@ -47,47 +47,50 @@ func (p *Policy) budgeted() int32 {
 
 // bound applies the budget and the bounds in force, which come last.
 func (e *engine) bound(want int32, s *State) int32 {
-	limit, in := e.p.ceiling(), &e.p.InForce
-	if limit < e.p.Max && want > limit {
-		want = e.step(RuleBudget, want, limit, facts.Budget(e.p.MaxGPUs))
+	in := &e.p.InForce
+	if e.p.ceiling() < e.p.Max {
+		want = e.apply(want, e.budget(want))
 	}
 	switch {
 	case want < e.p.Min:
-		want = e.boundBy(in.Min, want, e.p.Min, true)
+		want = e.apply(want, e.boundBy(in.Min, e.p.Min, facts.Min(e.p.Min)))
 	case want > e.p.Max:
-		want = e.boundBy(in.Max, want, e.p.Max, false)
+		want = e.apply(want, e.boundBy(in.Max, e.p.Max, facts.Max(e.p.Max)))
 	}
-	if want > limit { // what raised the minimum for a time
-		want = e.step(RuleBudget, want, limit, facts.Budget(e.p.MaxGPUs))
-	}
+	want = e.apply(want, e.budget(want)) // over what raised the minimum for a time
 	if e.isSetToZero(s) {
-		return e.step(RuleSetToZero, want, 0, facts.SetToZero{})
+		return e.apply(want, ruling{RuleSetToZero, 0, facts.SetToZero{}})
 	}
-	return e.freeze(want)
+	return e.apply(want, e.freeze(want))
 }
 
-// boundBy is the step from want to a bound that o sets.
-func (e *engine) boundBy(o Origin, want, bound int32, lower bool) int32 {
-	switch {
-	case !o.isSpec():
-		return e.step(o.Rule, want, bound, facts.Forced(o.Text))
-	case lower:
-		return e.step(RuleBounds, want, bound, facts.Min(bound))
+// budget is the ruling of the budget.
+func (e *engine) budget(want int32) ruling {
+	if limit := e.p.ceiling(); want > limit {
+		return ruling{RuleBudget, limit, facts.Budget(e.p.MaxGPUs)}
 	}
-	return e.step(RuleBounds, want, bound, facts.Max(bound))
+	return ruling{}
+}
+
+// boundBy is the ruling of a bound that o sets; f is that of the spec.
+func (e *engine) boundBy(o Origin, bound int32, f facts.Facts) ruling {
+	if !o.isSpec() {
+		return ruling{o.Rule, bound, facts.Forced(o.Text)}
+	}
+	return ruling{RuleBounds, bound, f}
 }
 
 // freeze keeps the number in a direction in which nothing may change. The budget applies
 // all the same.
-func (e *engine) freeze(want int32) int32 {
+func (e *engine) freeze(want int32) ruling {
 	cur, o := e.o.Replicas, e.p.InForce.Up
 	if want < cur {
 		cur, o = max(want, min(cur, e.p.budgeted())), e.p.InForce.Down
 	}
 	if o.isSpec() || want == cur {
-		return want
+		return ruling{}
 	}
-	return e.step(o.Rule, want, cur, facts.Forced(o.Text))
+	return ruling{o.Rule, cur, facts.Forced(o.Text)}
 }
 
 // isSetToZero reports whether others have set the replicas to 0. They stay 0, as with the

@@ -31,11 +31,12 @@ func decide(p Policy, o Observation, s State, now time.Time) (d Decision, _ Stat
 	s = e.observe(s)
 	want, s := e.demand(s)
 	asked, s = want, e.remember(s)
-	want = e.stabilize(want, &s)
+	want = e.apply(want, e.stabilize(want, &s))
 	e.needed = want
-	want = e.limit(want, s.Changes)
+	want = e.apply(want, e.limit(want, s.Changes))
 	own := want
-	want = e.pair(e.keepStarting(want))
+	want = e.apply(want, e.keepStarting(want))
+	want = e.apply(want, e.pair(want))
 	want, unused := e.idle(want, &s)
 	want = e.bound(want, &s)
 	s.Zeroed = want == 0 && (o.Replicas > 0 || s.Zeroed || p.Min == 0)
@@ -59,6 +60,21 @@ type engine struct {
 	ofSignals int    // number of steps of signals
 	needed    int32  // before rates
 	inputs    []Input
+}
+
+// ruling is what a rule makes of a number, and why. The zero ruling leaves it.
+type ruling struct {
+	rule  Rule
+	to    int32
+	facts facts.Facts
+}
+
+// apply returns the number after a ruling, and records it.
+func (e *engine) apply(want int32, r ruling) int32 {
+	if r.rule == "" {
+		return want
+	}
+	return e.step(r.rule, want, r.to, r.facts)
 }
 
 // step records that a rule turned before into after, and returns after.
@@ -224,31 +240,8 @@ func (e *engine) demand(s State) (int32, State) {
 	if e.missing > 0 && e.want < cur {
 		return e.step(RuleMissing, e.want, cur, facts.Missing{}), s
 	}
-	return e.activate(e.holdRollout(e.want), &s), s
-}
-
-// remember records what the load asks for, and never what a rule keeps: that would keep it
-// for a window more, and for ever if the rule applies time and again. After a while in which
-// the load was not known the window starts again.
-func (e *engine) remember(s State) State {
-	switch {
-	case e.unknown && (s.UnknownSince.IsZero() || s.UnknownSince.After(e.now)):
-		s.UnknownSince = e.now
-	case !e.unknown:
-		if e.isBlind(&s) {
-			s.Since = e.now
-		}
-		s.UnknownSince = time.Time{}
-	}
-	if e.asked >= 0 {
-		s.Wants = remember(s.Wants, Want{At: e.now, Low: e.asked, High: e.asked}, max(e.p.DownWindow(), e.p.Up.Window, e.p.missingAfter()))
-	}
-	return s
-}
-
-// isBlind reports whether the load has been unknown for so long that what was known counts no more.
-func (e *engine) isBlind(s *State) bool {
-	return !s.UnknownSince.IsZero() && e.now.Sub(s.UnknownSince) > e.p.missingAfter()
+	want := e.apply(e.want, e.holdRollout(e.want))
+	return e.apply(want, e.activate(want, &s)), s
 }
 
 // fallback holds while nothing can be read, then does what the policy says. It lowers nothing.
@@ -271,10 +264,10 @@ func (e *engine) fallback(cur int32, s *State) int32 {
 // activate decides about zero. A workload leaves zero when a signal is above its
 // activation, and goes to zero only when each signal that has one is readable and not
 // above it, or its fallback ignores that.
-func (e *engine) activate(want int32, s *State) int32 {
+func (e *engine) activate(want int32, s *State) ruling {
 	if e.p.Min > 0 {
 		s.ActiveAt = time.Time{}
-		return want
+		return ruling{}
 	}
 	active, known, unknown := e.activations()
 	s.isActive(active || unknown && e.isBlind(s), e.now)
@@ -284,14 +277,14 @@ func (e *engine) activate(want int32, s *State) int32 {
 	atZero := e.o.Replicas == 0
 	switch mayEnd := known && (atZero || !unknown); {
 	case active && want < 1, !mayEnd && want < 1 && !atZero:
-		return e.step(RuleActivation, want, 1, facts.Active{})
+		return ruling{RuleActivation, 1, facts.Active{}}
 	case !active && mayEnd && want <= 1 && !atZero && e.waitsForZero(s) > 0:
-		return e.step(RuleActivation, want, 1, facts.Inactive{Wait: e.waitsForZero(s), Window: e.p.Down.ToZero})
+		return ruling{RuleActivation, 1, facts.Inactive{Wait: e.waitsForZero(s), Window: e.p.Down.ToZero}}
 	case !active && mayEnd && want <= 1:
 		e.asked = 0
-		return e.step(RuleActivation, want, 0, facts.Inactive{})
+		return ruling{RuleActivation, 0, facts.Inactive{}}
 	}
-	return want
+	return ruling{}
 }
 
 // activations says of the signals with an activation whether one is above it, whether one can
@@ -308,71 +301,6 @@ func (e *engine) activations() (active, known, unknown bool) {
 		}
 	}
 	return active, known, unknown
-}
-
-// stabilize holds a change until the whole window agrees with it.
-func (e *engine) stabilize(want int32, s *State) int32 {
-	cur := e.o.Replicas
-	switch {
-	case want < cur:
-		window := e.p.DownWindow()
-		if e.promised && e.p.Down.Window < 0 {
-			return want
-		}
-		if window <= 0 {
-			return want
-		}
-		_, highest, _ := extremes(s.Wants, e.now, window)
-		known := e.now.Sub(s.Since)
-		if known < window {
-			highest = cur // the window is not covered yet, as after a restart
-		}
-		if want == 0 && highest <= 1 && e.p.Down.ToZero > 0 {
-			return want // activate has waited
-		}
-		if held := min(cur, max(want, highest)); held != want {
-			f := facts.Stabilization{Window: window, Down: true, Wait: max(time.Second, window-known)}
-			if at := latestWant(s.Wants, e.now, window, held); !at.IsZero() {
-				f.Ago = e.now.Sub(at)
-				f.Wait = max(f.Wait, window-f.Ago)
-			}
-			return e.step(RuleStabilization, want, held, f)
-		}
-	case want > cur && e.p.Up.Window > 0:
-		lowest, _, ok := extremes(s.Wants, e.now, e.p.Up.Window)
-		if !ok {
-			lowest = want // of missing data
-		}
-		if e.now.Sub(s.Since) < e.p.Up.Window {
-			lowest = cur
-		}
-		if held := max(cur, min(want, lowest)); held != want {
-			return e.step(RuleStabilization, want, held, facts.Stabilization{Window: e.p.Up.Window})
-		}
-	}
-	return want
-}
-
-// keepStarting removes no replica while others that were added are starting, because those
-// already hold GPUs. Replicas that are replaced keep none, unless the workload's controller
-// would remove others than those: then as many stay as serve what is needed. During a rollout
-// some are always starting: there, nothing is removed while fewer serve than are wanted.
-func (e *engine) keepStarting(want int32) int32 {
-	held, cur := min(e.serving+e.added, e.o.Replicas), e.o.Replicas
-	pending := facts.Pending{Starting: e.added, Stuck: e.unschedulable + e.expired, Wait: e.wait}
-	switch {
-	case want >= cur:
-		return want
-	case e.rollout.InProgress && e.want > e.serving:
-		pending.Starting = e.starting
-		return e.step(RuleRollout, want, cur, facts.Rollout{Serving: e.serving, Pending: pending})
-	case !e.rollout.InProgress && e.added > 0 && held > want:
-		return e.step(RuleStarting, want, held, facts.Starting{Pending: pending})
-	}
-	if held = e.leastThatServe(want, min(e.needed, e.serving)); held > want {
-		return e.step(RuleStarting, want, held, facts.Replaced{N: max(1, cur-e.serving), Of: cur})
-	}
-	return want
 }
 
 // rule is the rule that made the decision: that of the last step that changed

@@ -4,6 +4,7 @@ package scale
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/scale/facts"
@@ -12,10 +13,10 @@ import (
 // limit applies the rate policies of the direction in which want lies, with
 // the HorizontalPodAutoscaler's arithmetic: each policy bounds the distance
 // from where the replicas were at the start of its period.
-func (e *engine) limit(want int32, changes []Change) int32 {
+func (e *engine) limit(want int32, changes []Change) ruling {
 	cur := e.o.Replicas
 	if want == cur {
-		return want
+		return ruling{}
 	}
 	down := want < cur
 	selected, policies := e.p.Up.Select, e.p.Up.Policies
@@ -23,21 +24,21 @@ func (e *engine) limit(want int32, changes []Change) int32 {
 		selected, policies = e.p.Down.Select, e.p.downPolicies()
 	}
 	if selected == SelectDisabled {
-		return e.step(RuleDisabled, want, cur, facts.Disabled(down))
+		return ruling{RuleDisabled, cur, facts.Disabled(down)}
 	}
 	if len(policies) == 0 {
-		return want
+		return ruling{}
 	}
 	limit, period := e.rateLimit(selected, policies, changes, down)
 	switch rate := (facts.Rate{Limit: limit, Window: period, Down: down}); {
 	case down && want < limit && len(e.p.Down.Policies) == 0:
-		return e.step(RuleDescent, want, min(limit, cur), facts.Descent(period))
+		return ruling{RuleDescent, min(limit, cur), facts.Descent(period)}
 	case down && want < limit:
-		return e.step(RuleRate, want, min(limit, cur), rate)
+		return ruling{RuleRate, min(limit, cur), rate}
 	case !down && want > limit:
-		return e.step(RuleRate, want, max(limit, cur), rate)
+		return ruling{RuleRate, max(limit, cur), rate}
 	}
-	return want
+	return ruling{}
 }
 
 // rateLimit is how far the rate policies let the replicas go now, and the period
@@ -79,4 +80,40 @@ func (p *Policy) longestPeriod() (longest time.Duration) {
 		}
 	}
 	return longest
+}
+
+// Change is an observed change of spec.replicas, whoever made it.
+type Change struct {
+	At    time.Time `json:"at"`
+	Delta int32     `json:"delta"`
+}
+
+// record returns changes with c, without those older than period. It never
+// writes to changes.
+func record(changes []Change, c Change, period time.Duration) []Change {
+	old := func(x Change) bool { return !isRecent(x.At, c.At, period) }
+	if slices.ContainsFunc(changes, old) {
+		changes = slices.DeleteFunc(slices.Clone(changes), old)
+	}
+	if c.Delta == 0 {
+		return changes
+	}
+	changes = changes[max(0, len(changes)-maxChanges+1):]
+	return slices.Concat(changes, []Change{c})
+}
+
+// moved sums the changes in one direction within period, as a number ≥ 0.
+func moved(changes []Change, now time.Time, period time.Duration, down bool) (n int32) {
+	for _, c := range changes {
+		if age := now.Sub(c.At); age < 0 || age >= period {
+			continue
+		}
+		if down && c.Delta < 0 {
+			n -= c.Delta
+		}
+		if !down && c.Delta > 0 {
+			n += c.Delta
+		}
+	}
+	return n
 }

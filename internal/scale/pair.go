@@ -30,18 +30,18 @@ func (p *Pair) least(partner float64) int32 {
 
 // pair keeps want in the ratio to what the partner wants: it raises what is too low, and never
 // lowers. While that is not known, nothing is removed.
-func (e *engine) pair(want int32) int32 {
+func (e *engine) pair(want int32) ruling {
 	p, x, cur := &e.p.Pair, e.o.Partner, e.o.Replicas
 	switch {
 	case p.With == "":
 	case !x.fresh(e.now, e.p.missingAfter()):
 		if want < cur {
-			return e.step(RulePair, want, cur, facts.PairUnknown(p.With))
+			return ruling{RulePair, cur, facts.PairUnknown(p.With)}
 		}
 	default:
 		if least := p.least(x.Value); least > want {
-			return e.step(RulePair, want, least, facts.Pair{With: p.With, Wants: x.Value, ForEachOfIts: p.PerPartner})
+			return ruling{RulePair, least, facts.Pair{With: p.With, Wants: x.Value, ForEachOfIts: p.PerPartner}}
 		}
 	}
-	return want
+	return ruling{}
 }

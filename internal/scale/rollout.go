@@ -161,13 +161,13 @@ func (m measure) limitTo(most float64) measure {
 // holdRollout keeps the number while a rollout lets no replica serve. A queue that grows
 // meanwhile says nothing about the replicas that are needed once they serve, and more
 // replicas of a version that does not start do not help.
-func (e *engine) holdRollout(want int32) int32 {
+func (e *engine) holdRollout(want int32) ruling {
 	cur := e.o.Replicas
 	if !e.rollout.InProgress || e.serving > 0 {
-		return want
+		return ruling{}
 	}
 	if e.asked, e.unknown = -1, true; want == cur {
-		return want
+		return ruling{}
 	}
-	return e.step(RuleRollout, want, cur, facts.Rollout{Pending: facts.Pending{Starting: e.starting, Stuck: e.unschedulable + e.expired, Wait: e.wait}})
+	return ruling{RuleRollout, cur, facts.Rollout{Pending: facts.Pending{Starting: e.starting, Stuck: e.unschedulable + e.expired, Wait: e.wait}}}
 }
