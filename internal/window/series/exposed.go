@@ -4,8 +4,6 @@ package series
 
 import (
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -45,7 +43,7 @@ type exposures struct {
 	list   []Exposure
 	closed int   // that have ended
 	forget bool  // drop those that the next list ends
-	bytes  int64 // of list and its labels
+	bytes  int64 // of the labels
 }
 
 const (
@@ -63,32 +61,131 @@ const (
 // setBytes returns the memory of a label set.
 func setBytes(l Labels) int64 { return TextBytes(int(l.ByteSize())) + 16 }
 
-// changedTargets is the set of targets whose exposures have changed since the last
-// call of take. No other lock is taken while its lock is held.
-type changedTargets struct {
-	mu      sync.Mutex
-	targets map[*Target]struct{}
-	epoch   atomic.Uint64 // changes since the start
+// size returns the bytes of the exposures.
+func (e *exposures) size() int64 { return e.bytes + int64(cap(e.list))*exposureBytes }
+
+// costOf returns the most that new exposures can cost.
+func (e *exposures) costOf(added []Exposed) (c ledger.Cost) {
+	for i := range added {
+		c = c.Add(ledger.Plain(setBytes(added[i].Labels)))
+	}
+	if room := len(e.list) + len(added); room > cap(e.list) {
+		c = c.Add(ledger.Cost{Peak: int64(room) * exposureBytes, Net: int64(room-cap(e.list)) * exposureBytes})
+	}
+	return c
 }
 
-func (c *changedTargets) add(t *Target) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.targets[t] = struct{}{}
-	c.epoch.Add(1)
+// shown returns where the list has the exposures that have not ended.
+func (e *exposures) shown() map[Labels]int {
+	shown := make(map[Labels]int, len(e.list)-e.closed)
+	for i := range e.list {
+		if x := &e.list[i]; x.Until == Open {
+			shown[x.Labels] = i
+		}
+	}
+	return shown
+}
+
+// update ends the shown exposures that are not in the list, and updates the others.
+func (e *exposures) update(stamp int64, list []Exposed, shown map[Labels]int) (changed bool) {
+	for i := range list {
+		at, ok := shown[list[i].Labels]
+		if !ok {
+			continue
+		}
+		delete(shown, list[i].Labels)
+		if x := &e.list[at]; x.Exposed != list[i] {
+			x.Exposed, changed = list[i], true
+		}
+	}
+	if e.forget {
+		stamp = 0
+	}
+	for _, at := range shown { // what is left is not in the list
+		e.list[at].Until = stamp
+		e.closed++
+		changed = true
+	}
+	return changed
+}
+
+// prune drops the exposures that ended before oldest, the start of the window; ok is false
+// if it has none. If too many have ended, it drops more, and returns how many at least.
+func (e *exposures) prune(oldest int64, ok bool) (early int) {
+	if e.closed == 0 {
+		return 0
+	}
+	if most := maxClosed + 2*(len(e.list)-e.closed); e.closed > most {
+		ends := make([]int64, 0, e.closed)
+		for i := range e.list {
+			if e.list[i].Until != Open {
+				ends = append(ends, e.list[i].Until)
+			}
+		}
+		slices.Sort(ends)
+		early = len(ends) / 2
+		oldest, ok = max(oldest, ends[early]), true
+	}
+	if ok {
+		e.drop(func(x *Exposure) bool { return x.Until <= oldest })
+	}
+	return early
+}
+
+// add adds exposures that begin at stamp.
+func (e *exposures) add(stamp int64, added []Exposed) {
+	if room := len(e.list) + len(added); room > cap(e.list) {
+		e.list = append(make([]Exposure, 0, room), e.list...)
+	}
+	have := make(map[Labels]struct{}, len(added))
+	for i := range added {
+		if _, twice := have[added[i].Labels]; twice {
+			continue // the page has the series twice: the first counts
+		}
+		have[added[i].Labels] = struct{}{}
+		e.list = append(e.list, Exposure{added[i], stamp, Open})
+		e.bytes += setBytes(added[i].Labels)
+	}
+}
+
+// drop removes the exposures for which gone returns true.
+func (e *exposures) drop(gone func(*Exposure) bool) (dropped bool) {
+	kept := e.list[:0]
+	for i := range e.list {
+		x := &e.list[i]
+		if !gone(x) {
+			kept = append(kept, *x)
+			continue
+		}
+		dropped = true
+		e.bytes -= setBytes(x.Labels)
+		if x.Until != Open {
+			e.closed--
+		}
+	}
+	clear(e.list[len(kept):])
+	if e.list = kept; cap(kept) > 2*len(kept)+8 {
+		e.list = slices.Clip(slices.Clone(kept))
+	}
+	return dropped
+}
+
+// rewind drops the ended exposures. The others begin no later than stamp, to which the
+// clock was set back.
+func (e *exposures) rewind(stamp int64) {
+	e.drop(func(x *Exposure) bool { return x.Until != Open })
+	for i := range e.list {
+		e.list[i].From = min(e.list[i].From, stamp)
+	}
 }
 
 // ExposureEpoch returns a number that changes with each change of a target's exposures.
-func (s *Store) ExposureEpoch() uint64 { return s.changed.epoch.Load() }
+func (s *Store) ExposureEpoch() uint64 { return s.changed.added.Load() }
 
 // TakeChanged calls f for each target whose exposures have changed since the last call.
 // It serves one reader, which keeps an index of them.
 func (s *Store) TakeChanged(f func(*Target)) {
-	s.changed.mu.Lock()
-	targets := s.changed.targets
-	s.changed.targets = map[*Target]struct{}{}
-	s.changed.mu.Unlock()
-	for t := range targets {
+	for t := range s.changed.take() {
 		f(t)
 	}
 }
@@ -97,19 +194,17 @@ func (s *Store) TakeChanged(f func(*Target)) {
 func (t *Target) Labels() (l TargetLabels, ok bool) {
 	t.store.mu.RLock()
 	defer t.store.mu.RUnlock()
-	return t.labels, t.store.targets[t.name] == t
+	return *t.facts.labels.Load(), t.store.targets[t.name] == t
 }
 
 // Expose sets the labelled series of the page that was collected at. The list is
 // complete: a series that is not in it has left the page. It returns false if a limit
 // or the memory limit refused a part of the list.
 func (t *Target) Expose(at time.Time, list []Exposed) (whole bool) {
-	whole, blocked := t.expose(at.UnixNano(), list, false)
-	if blocked {
-		t.store.rebalance()
-		whole, _ = t.expose(at.UnixNano(), list, true)
-	}
-	t.store.rebalanceIfDue()
+	t.store.attempt(func(last bool) (blocked bool) {
+		whole, blocked = t.expose(at.UnixNano(), list, last)
+		return blocked
+	})
 	return whole
 }
 
@@ -121,24 +216,29 @@ func (t *Target) ForgetEnded() { t.exposed.forget = true }
 func (t *Target) expose(stamp int64, list []Exposed, last bool) (whole, blocked bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || len(list) == 0 && len(t.exposed.list) == 0 {
+	e := &t.exposed
+	if t.closed != nil || len(list) == 0 && len(e.list) == 0 {
 		return true, false
 	}
 	defer t.settle()
-	shown := make(map[Labels]int, len(t.exposed.list)-t.exposed.closed)
-	for i := range t.exposed.list {
-		if x := &t.exposed.list[i]; x.Until == Open {
-			shown[x.Labels] = i
-		}
-	}
+	shown := e.shown()
 	added, whole := t.newExposures(list, shown)
-	if v := t.reserve(t.exposed.costOf(added)); v == ledger.NoRoom && !last {
+	if v := t.account.reserve(e.costOf(added)); v == ledger.NoRoom && !last {
 		return false, true
 	} else if v != ledger.Granted {
 		t.refuse(RefusedSeries, len(added))
 		added, whole = nil, false
 	}
-	if t.applyExposures(stamp, list, shown, added) {
+	changed := e.update(stamp, list, shown)
+	if n := e.prune(t.columns.ring.Oldest()); n > 0 {
+		t.refuse(RefusedHistory, n)
+	}
+	if e.forget {
+		e.forget = false
+		t.freeLines(added)
+	}
+	e.add(stamp, added)
+	if changed || len(added) > 0 {
 		t.store.changed.add(t)
 	}
 	return whole, false
@@ -167,62 +267,6 @@ func (t *Target) newExposures(list []Exposed, shown map[Labels]int) (added []Exp
 	return added, whole
 }
 
-// costOf returns the most that new exposures can cost.
-func (e *exposures) costOf(added []Exposed) (c ledger.Cost) {
-	for i := range added {
-		c = c.Add(ledger.Plain(setBytes(added[i].Labels)))
-	}
-	if room := e.roomFor(len(added)); room > cap(e.list) {
-		c = c.Add(ledger.Cost{Peak: int64(room) * exposureBytes, Net: int64(room-cap(e.list)) * exposureBytes})
-	}
-	return c
-}
-
-// roomFor returns the capacity of the list that has room for n more.
-func (e *exposures) roomFor(n int) int { return max(len(e.list)+n, cap(e.list)) }
-
-// applyExposures ends the exposures that are not in the list, and adds the new ones.
-func (t *Target) applyExposures(stamp int64, list []Exposed, shown map[Labels]int, added []Exposed) (changed bool) {
-	e := &t.exposed
-	for i := range list {
-		at, ok := shown[list[i].Labels]
-		if !ok {
-			continue
-		}
-		delete(shown, list[i].Labels)
-		if x := &e.list[at]; x.Exposed != list[i] {
-			x.Exposed, changed = list[i], true
-		}
-	}
-	end, forgotten := stamp, e.forget
-	if forgotten {
-		end, e.forget = 0, false
-	}
-	for _, at := range shown { // what is left is not in the list
-		e.list[at].Until = end
-		e.closed++
-		changed = true
-	}
-	t.pruneExposures()
-	if forgotten {
-		t.freeLines(added)
-	}
-	if room := e.roomFor(len(added)); room > cap(e.list) {
-		e.list = append(make([]Exposure, 0, room), e.list...)
-	}
-	have := make(map[Labels]struct{}, len(added))
-	for i := range added {
-		if _, twice := have[added[i].Labels]; twice {
-			continue // the page has the series twice: the first counts
-		}
-		have[added[i].Labels] = struct{}{}
-		e.list = append(e.list, Exposure{added[i], stamp, Open})
-		changed = true
-	}
-	t.countExposures()
-	return changed
-}
-
 // freeLines frees the series of lines that no exposure has, present or added, and their
 // part of the ring.
 func (t *Target) freeLines(added []Exposed) {
@@ -233,84 +277,12 @@ func (t *Target) freeLines(added []Exposed) {
 	for i := range added {
 		used[added[i].Ref.id] = true
 	}
-	freed := 0
-	for id := range t.series {
-		if s := &t.series[id]; s.live && len(s.name) == lineKey && s.name[0] == 0 && !used[uint32(id)] {
-			t.freeSeries(uint32(id))
-			freed++
-		}
-	}
+	c := &t.columns
+	freed := c.dropAll(func(id uint32, s *seriesState) bool { return len(s.name) == lineKey && s.name[0] == 0 && !used[id] })
 	if freed > 0 {
-		t.forgetFreed(true)
-		t.compact(t.ring.Slots(), freed > t.live/8)
+		t.forgetFreed(freed)
+		c.compact(c.ring.Slots(), freed > c.live/8)
 	}
-}
-
-// pruneExposures drops the exposures that ended before the window.
-func (t *Target) pruneExposures() {
-	e := &t.exposed
-	if e.closed == 0 {
-		return
-	}
-	oldest, ok := t.ring.Oldest()
-	if most := maxClosed + 2*(len(e.list)-e.closed); e.closed > most {
-		ends := make([]int64, 0, e.closed)
-		for i := range e.list {
-			if e.list[i].Until != Open {
-				ends = append(ends, e.list[i].Until)
-			}
-		}
-		slices.Sort(ends)
-		oldest, ok = max(oldest, ends[len(ends)/2]), true
-		t.refuse(RefusedHistory, len(ends)/2)
-	}
-	if !ok {
-		return
-	}
-	e.drop(func(x *Exposure) bool { return x.Until <= oldest })
-}
-
-// drop removes the exposures for which gone returns true.
-func (e *exposures) drop(gone func(*Exposure) bool) (dropped bool) {
-	kept := e.list[:0]
-	e.closed = 0
-	for i := range e.list {
-		if gone(&e.list[i]) {
-			dropped = true
-			continue
-		}
-		if e.list[i].Until != Open {
-			e.closed++
-		}
-		kept = append(kept, e.list[i])
-	}
-	clear(e.list[len(kept):])
-	if e.list = kept; cap(kept) > 2*len(kept)+8 {
-		e.list = slices.Clip(slices.Clone(kept))
-	}
-	return dropped
-}
-
-// countExposures computes their memory.
-func (t *Target) countExposures() {
-	e := &t.exposed
-	e.bytes = int64(cap(e.list)) * exposureBytes
-	for i := range e.list {
-		e.bytes += setBytes(e.list[i].Labels)
-	}
-}
-
-// dropDeadExposures drops the exposures whose series were freed. The caller holds
-// t.mu.
-func (t *Target) dropDeadExposures() {
-	if t.exposed.drop(func(x *Exposure) bool { return !t.isLive(x.Ref) }) {
-		t.countExposures()
-		t.store.changed.add(t)
-	}
-}
-
-func (t *Target) isLive(r Ref) bool {
-	return int(r.id) < len(t.series) && t.series[r.id].live && t.series[r.id].gen == r.gen
 }
 
 // Exposures appends the target's exposures.
@@ -318,12 +290,6 @@ func (t *Target) Exposures(dst []Exposure) []Exposure {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return append(dst, t.exposed.list...)
-}
-
-// Keep returns how long a value counts while the page still shows its series: three
-// intervals, at least least.
-func (t *Target) Keep(least time.Duration) time.Duration {
-	return max(time.Duration(t.keep.Load()), least)
 }
 
 // Lookup asks for the newest value of an exposure in a time, divided by Scale. ReadLast
@@ -339,33 +305,32 @@ type Lookup struct {
 func (t *Target) ReadLast(lookups []Lookup, from, to int64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	end := t.ring.Len()
-	if newest, ok := t.ring.Newest(); ok && newest > to {
-		end = t.ring.Search(to + 1)
+	r := &t.columns.ring
+	end := r.Len()
+	if newest, ok := r.Newest(); ok && newest > to {
+		end = r.Search(to + 1)
 	}
 	for i := range lookups {
 		x := &lookups[i]
 		x.Stamp = 0
-		if !t.isLive(x.Exposure.Ref) {
-			continue
+		if s := t.columns.of(x.Exposure.Ref); s != nil {
+			x.read(r, s.column, max(from, x.Exposure.From), end)
 		}
-		t.readLast(x, max(from, x.Exposure.From), end)
 	}
 }
 
-// readLast reads the newest value before the index end that is not older than from.
-func (t *Target) readLast(x *Lookup, from int64, end int) {
-	s := &t.series[x.Exposure.Ref.id]
+// read reads the newest value before the index end that is not older than from.
+func (x *Lookup) read(r *ring.Ring, column ring.Column, from int64, end int) {
 	for i := end - 1; i >= 0; i-- {
-		slot := t.ring.Slot(i)
-		stamp := t.ring.Stamp(slot)
+		slot := r.Slot(i)
+		stamp := r.Stamp(slot)
 		if stamp < from {
 			return
 		}
 		if stamp >= x.Exposure.Until {
 			continue
 		}
-		if v, ok := t.ring.At(s.column, slot); ok {
+		if v, ok := r.At(column, slot); ok {
 			x.Stamp, x.Value = stamp, v/x.Scale
 			return
 		}
@@ -377,41 +342,28 @@ func (t *Target) readLast(x *Lookup, from int64, end int) {
 func (t *Target) ReadRange(dst []ring.Stamped, x *Exposure, from, to int64) []ring.Stamped {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if !t.isLive(x.Ref) {
+	r, s := &t.columns.ring, t.columns.of(x.Ref)
+	if s == nil {
 		return dst
 	}
-	s := &t.series[x.Ref.id]
-	for i := t.ring.Search(max(from, x.From)); i < t.ring.Len(); i++ {
-		slot := t.ring.Slot(i)
-		stamp := t.ring.Stamp(slot)
+	for i := r.Search(max(from, x.From)); i < r.Len(); i++ {
+		slot := r.Slot(i)
+		stamp := r.Stamp(slot)
 		if stamp > to || stamp >= x.Until {
 			break
 		}
-		if v, ok := t.ring.At(s.column, slot); ok {
+		if v, ok := r.At(s.column, slot); ok {
 			dst = append(dst, ring.Stamped{Stamp: stamp, Value: v / x.Scale})
 		}
 	}
 	return dst
 }
 
-// rewindExposures drops the ended exposures of a target whose clock was set back to
-// stamp. The others begin no later than the new time.
-func (t *Target) rewindExposures(stamp int64) {
-	t.exposed.drop(func(x *Exposure) bool { return x.Until != Open })
-	for i := range t.exposed.list {
-		t.exposed.list[i].From = min(t.exposed.list[i].From, stamp)
-	}
-	t.countExposures()
-	t.failures.Clear()
-	t.settle()
-	t.store.changed.add(t)
-}
-
 // Claimed returns how many devices the target assigns to a pod now.
 func (t *Target) Claimed(namespace, pod string) (n int) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	h := t.pods[podKey{namespace, pod}]
+	h := t.holdings.pods.entries[podKey{namespace, pod}]
 	for i := 0; h != nil && i < len(h.spans); i++ {
 		if h.spans[i].until == open {
 			n++

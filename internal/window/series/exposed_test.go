@@ -143,10 +143,10 @@ func TestForgottenLinesTakeNoMemory(t *testing.T) {
 		lines = append(lines, fmt.Sprint("line", i))
 	}
 	fill(forgot, 0, 300, append(lines, "kept")...)
-	full := forgot.charged.Load()
+	full := forgot.account.bytes.Load()
 	forgot.ForgetEnded()
 	fill(forgot, 300, 400, "kept")
-	if got, want := forgot.charged.Load(), never.charged.Load(); got > want+want/10 || full < want+want/2 {
+	if got, want := forgot.account.bytes.Load(), never.account.bytes.Load(); got > want+want/10 || full < want+want/2 {
 		t.Errorf("%d bytes, before it forgot %d; a target that never had the lines has %d", got, full, want)
 	}
 	if d := cmp.Diff(spans(never), spans(forgot)); d != "" {
@@ -157,7 +157,7 @@ func TestForgottenLinesTakeNoMemory(t *testing.T) {
 		if !ok {
 			t.Fatalf("%+v has no series", k)
 		}
-		v, _ := a.ring.At(a.series[r.id].column, a.ring.Slot(0))
+		v, _ := a.columns.ring.At(a.columns.series[r.id].column, a.columns.ring.Slot(0))
 		return v
 	}
 	for _, k := range append([]Key{{Line: "kept"}}, gpus...) {

@@ -59,7 +59,7 @@ func (r *FieldReader) PodOn(h *Holder, handle *PodHandle) (Reading, bool) {
 // holderOn returns the first holder on a node, and whether there are more.
 func holderOn(first *holder, node string) (found *holder, several bool) {
 	for h := first; h != nil; h = h.next.Load() {
-		if *h.target.node.Load() != node {
+		if h.target.facts.labels.Load().Node != node {
 			continue
 		}
 		if found != nil {
@@ -75,17 +75,17 @@ func holderOn(first *holder, node string) (found *holder, several bool) {
 // They are ignored while a target of a lower rank assigns devices.
 func (r *FieldReader) podOnOne(h *Holder, x *holder) (Reading, bool) {
 	t, now := x.target, r.now.UnixNano()
-	if !t.alone.Load() {
-		if lowest, found := r.store.nodes.authority(h.Node, now, r.maxAge); found && t.rank.Load() > lowest {
+	if !t.facts.alone.Load() {
+		if lowest, found := r.store.nodes.authority(h.Node, now, r.maxAge); found && t.facts.rank() > lowest {
 			return Reading{}, false
 		}
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.closed {
+	if t.closed != nil {
 		return Reading{}, false
 	}
-	g := gathered{keep: max(int64(r.maxAge), t.keep.Load())}
+	g := gathered{keep: int64(t.Keep(r.maxAge))}
 	q := question{podKey{h.Namespace, h.Pod}, r.field, now}
 	for i := range x.holding.spans {
 		if n := &x.holding.spans[i]; n.until == open {

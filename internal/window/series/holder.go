@@ -59,14 +59,14 @@ func (s *Store) claims(dst []tenure, h *Holder, now time.Time, maxAge time.Durat
 	}
 	confirmed := func(n tenure) bool {
 		return slices.ContainsFunc(dst, func(o tenure) bool {
-			return o.target.rank.Load() == lowest && o.until == open && o.device.uuid == n.device.uuid
+			return o.target.facts.rank() == lowest && o.until == open && o.device.uuid == n.device.uuid
 		})
 	}
 	// Filter in place: the tenures of the lowest rank come first and are kept, so that confirmed can read them.
-	slices.SortStableFunc(dst, func(a, b tenure) int { return cmp.Compare(a.target.rank.Load(), b.target.rank.Load()) })
+	slices.SortStableFunc(dst, func(a, b tenure) int { return cmp.Compare(a.target.facts.rank(), b.target.facts.rank()) })
 	kept := dst[:0]
 	for _, n := range dst {
-		if n.target.rank.Load() <= lowest || confirmed(n) {
+		if n.target.facts.rank() <= lowest || confirmed(n) {
 			kept = append(kept, n)
 		}
 	}
@@ -90,7 +90,7 @@ func (x *nodeIndex) add(node string, t *Target) {
 // updateAlone updates alone of a node's targets. The caller holds x.mu.
 func (x *nodeIndex) updateAlone(node string) {
 	for _, t := range x.targets[node] {
-		t.alone.Store(len(x.targets[node]) == 1)
+		t.facts.alone.Store(len(x.targets[node]) == 1)
 	}
 }
 
@@ -98,7 +98,7 @@ func (x *nodeIndex) remove(node string, t *Target) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	left := slices.DeleteFunc(x.targets[node], func(o *Target) bool { return o == t })
-	t.alone.Store(false)
+	t.facts.alone.Store(false)
 	if x.targets[node] = left; len(left) == 0 {
 		delete(x.targets, node)
 	}
@@ -108,13 +108,13 @@ func (x *nodeIndex) remove(node string, t *Target) {
 // authority returns the lowest rank of the node's targets that assign devices. It
 // ignores targets whose last collection is older than maxAge and than three of their
 // intervals.
-func (x *nodeIndex) authority(node string, now int64, maxAge time.Duration) (rank uint32, found bool) {
+func (x *nodeIndex) authority(node string, now int64, maxAge time.Duration) (rank uint8, found bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for _, t := range x.targets[node] {
-		if r := t.rank.Load(); r < rank || !found {
-			age := now - t.newest.Load()
-			if age <= max(int64(maxAge), t.keep.Load()) && t.owned.Load() > 0 {
+		if r := t.facts.rank(); r < rank || !found {
+			age := time.Duration(now - t.facts.newest.Load())
+			if age <= t.Keep(maxAge) && t.facts.owned.Load() > 0 {
 				rank, found = r, true
 			}
 		}
@@ -130,7 +130,7 @@ func (s *Store) NodeRead(node string) (newest time.Time, keep time.Duration, fou
 	s.nodes.mu.RLock()
 	defer s.nodes.mu.RUnlock()
 	for _, t := range s.nodes.targets[node] {
-		at, keep, found = max(at, t.newest.Load()), max(keep, time.Duration(t.keep.Load())), true
+		at, keep, found = max(at, t.facts.newest.Load()), t.Keep(keep), true
 	}
 	return time.Unix(0, at), keep, found
 }
@@ -159,15 +159,13 @@ type Claim struct {
 func (s *Store) Claims(f func(*Claim)) {
 	var c Claim
 	for _, t := range s.nodes.all() {
-		if t.owned.Load() == 0 {
+		if t.facts.owned.Load() == 0 {
 			continue
 		}
-		s.mu.RLock()
-		c.Target, c.Labels = t.name, t.labels
-		s.mu.RUnlock()
-		c.At, c.Devices = time.Unix(0, t.newest.Load()), c.Devices[:0]
+		c.Target, c.Labels = t.name, *t.facts.labels.Load()
+		c.At, c.Devices = time.Unix(0, t.facts.newest.Load()), c.Devices[:0]
 		t.mu.RLock()
-		for uuid, d := range t.devices {
+		for uuid, d := range t.devices.byUUID.entries {
 			if len(d.owners) > 0 {
 				c.Devices = append(c.Devices, DeviceOwners{Device: uuid, Owners: d.owners})
 			}

@@ -4,7 +4,6 @@ package series
 
 import (
 	"hash/maphash"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,8 +24,7 @@ type podIndex struct {
 
 type podShard struct {
 	mu   sync.RWMutex
-	pods map[podKey]*podEntry
-	peak int // the most entries since pods was allocated: a map does not shrink
+	pods table[podKey, *podEntry]
 }
 
 type podKey struct{ namespace, pod string }
@@ -59,14 +57,6 @@ func (e *podEntry) removeHolder(t *Target) {
 	}
 }
 
-func newPodIndex() *podIndex {
-	x := &podIndex{seed: maphash.MakeSeed()}
-	for i := range x.shards {
-		x.shards[i].pods = map[podKey]*podEntry{}
-	}
-	return x
-}
-
 func (x *podIndex) shard(k podKey) *podShard {
 	return &x.shards[maphash.String(x.seed, k.pod)%podShards]
 }
@@ -77,11 +67,10 @@ func (x *podIndex) add(k podKey, t *Target, h *holding) {
 	s := x.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.pods[k]
+	e := s.pods.entries[k]
 	if e == nil {
 		e = &podEntry{}
-		s.pods[k] = e
-		s.peak = max(s.peak, len(s.pods))
+		s.pods.put(k, e)
 		x.pods.Add(1)
 	}
 	if h == nil {
@@ -98,7 +87,7 @@ func (x *podIndex) remove(k podKey, t *Target, own bool) {
 	s := x.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.pods[k]
+	e := s.pods.entries[k]
 	if e == nil {
 		return
 	}
@@ -111,12 +100,9 @@ func (x *podIndex) remove(k podKey, t *Target, own bool) {
 	if e.holders.Load() != nil || len(e.own) > 0 {
 		return
 	}
-	delete(s.pods, k)
+	delete(s.pods.entries, k)
+	s.pods.fit()
 	x.pods.Add(-1)
-	if s.peak > 64 && len(s.pods) < s.peak/4 {
-		s.pods = rebuilt(s.pods)
-		s.peak = len(s.pods)
-	}
 }
 
 // entry returns a pod's entry; nil if there is none.
@@ -124,7 +110,7 @@ func (x *podIndex) entry(k podKey) *podEntry {
 	s := x.shard(k)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.pods[k]
+	return s.pods.entries[k]
 }
 
 // holders returns the list of targets on which a pod holds or held a device.
@@ -140,13 +126,8 @@ func (x *podIndex) own(k podKey) []*Target {
 	s := x.shard(k)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if e := s.pods[k]; e != nil {
+	if e := s.pods.entries[k]; e != nil {
 		return slices.Clone(e.own)
 	}
 	return nil
-}
-
-// rebuilt returns a copy of a map, without the memory of deleted entries.
-func rebuilt[K comparable, V any](m map[K]V) map[K]V {
-	return maps.Collect(maps.All(m))
 }

@@ -5,8 +5,10 @@ package series
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -62,40 +64,54 @@ func (x *Limited) String() string {
 	return s
 }
 
-// limitedList is the set of limited targets. No other lock is taken while its lock is
-// held.
-type limitedList struct {
+// targetSet is a set of targets. No other lock is taken while its lock is held.
+type targetSet struct {
 	mu      sync.Mutex
 	targets map[*Target]struct{}
+	added   atomic.Uint64 // calls of add
 }
 
-func (l *limitedList) add(t *Target) {
+func (l *targetSet) add(t *Target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.targets[t] = struct{}{}
+	l.added.Add(1)
 }
 
-func (l *limitedList) remove(t *Target) {
+func (l *targetSet) remove(t *Target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.targets, t)
 }
 
-func (l *limitedList) all() []*Target {
+func (l *targetSet) all() []*Target {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make([]*Target, 0, len(l.targets))
-	for t := range l.targets {
-		out = append(out, t)
-	}
-	return out
+	return slices.Collect(maps.Keys(l.targets))
+}
+
+// take empties the set and returns what it had.
+func (l *targetSet) take() map[*Target]struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	taken := l.targets
+	l.targets = map[*Target]struct{}{}
+	return taken
+}
+
+// limits are what was refused to a target, and until when it counts as limited.
+type limits struct {
+	refused atomic.Uint64 // refusals since the start
+	short   bool          // the memory limit makes the window shorter than Span
+	listed  bool          // in the store's list of limited targets
+	last    int64         // the newest timestamp at the last refusal; 0: before the clock was set back
 }
 
 // Refuse counts n things that the target's writer omitted from its page.
 func (t *Target) Refuse(r Refused, n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.closed {
+	if t.closed == nil {
 		t.refuse(r, n)
 	}
 }
@@ -103,18 +119,19 @@ func (t *Target) Refuse(r Refused, n int) {
 // refuse counts n refusals. The caller holds t.mu.
 func (t *Target) refuse(r Refused, n int) {
 	t.store.refused[r].Add(uint64(n))
-	t.refused.Add(uint64(n))
+	t.limits.refused.Add(uint64(n))
 	t.limit()
 }
 
 // limit marks the target as limited. The caller holds t.mu.
 func (t *Target) limit() {
-	t.limited = 1
-	if newest, ok := t.ring.Newest(); ok {
-		t.limited = newest
+	l := &t.limits
+	l.last = 1
+	if newest, ok := t.columns.ring.Newest(); ok {
+		l.last = newest
 	}
-	if !t.listed {
-		t.listed = true
+	if !l.listed {
+		l.listed = true
 		t.store.limited.add(t)
 	}
 }
@@ -122,11 +139,10 @@ func (t *Target) limit() {
 // unlimit removes the mark if there was no refusal within limitedFor and the window
 // is not short. The caller holds t.mu.
 func (t *Target) unlimit(stamp int64) {
-	if !t.listed || t.short || stamp-t.limited <= int64(limitedFor) {
-		return
+	if l := &t.limits; l.listed && !l.short && stamp-l.last > int64(limitedFor) {
+		l.listed = false
+		t.store.limited.remove(t)
 	}
-	t.listed = false
-	t.store.limited.remove(t)
 }
 
 // Limited lists the limited targets, the largest first.
@@ -135,13 +151,6 @@ func (s *Store) Limited() []Limited {
 	for _, t := range s.limited.all() {
 		out = append(out, t.asLimited())
 	}
-	s.mu.RLock()
-	for i := range out {
-		if t := s.targets[out[i].Target]; t != nil {
-			out[i].Labels = t.labels
-		}
-	}
-	s.mu.RUnlock()
 	slices.SortFunc(out, func(a, b Limited) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Target, b.Target))
 	})
@@ -151,9 +160,9 @@ func (s *Store) Limited() []Limited {
 func (t *Target) asLimited() Limited {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	x := Limited{Target: t.name, Bytes: t.charged.Load(), Short: t.short, Refused: t.refused.Load()}
-	oldest, _ := t.ring.Oldest()
-	newest, _ := t.ring.Newest()
+	x := Limited{Target: t.name, Labels: *t.facts.labels.Load(), Bytes: t.account.bytes.Load(), Short: t.limits.short, Refused: t.limits.refused.Load()}
+	oldest, _ := t.columns.ring.Oldest()
+	newest, _ := t.columns.ring.Newest()
 	x.Window = time.Duration(newest - oldest)
 	if share, ok := t.store.memory.TargetShare(); ok {
 		x.Share = share

@@ -15,44 +15,68 @@ import (
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
 
-// recount adds up what a target takes from what it has.
+// recount adds up what a target takes from what it has, and checks the sum of each part.
 func recount(t *Target) int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	n := targetBytes + int64(len(t.name)) + t.writer
-	n += t.ring.Bytes() // which its own test counts
-	n += int64(cap(t.series)) * seriesBytes
-	if cap(t.free) > cap(t.series) {
+	n := targetBytes + int64(len(t.name)) + t.writer + t.failures.Bytes()
+	for _, part := range []struct{ size, count int64 }{
+		{t.columns.size(), countColumns(&t.columns)},
+		{t.devices.size(), countDevices(&t.devices)},
+		{t.holdings.size(), countHoldings(&t.holdings)},
+		{t.exposed.size(), countExposures(&t.exposed)},
+	} {
+		mustBe("bytes of a part", part.size, part.count)
+		n += part.count
+	}
+	return n
+}
+
+func mustBe[N int | int64](what string, kept, counted N) {
+	if kept != counted {
+		panic(fmt.Sprintf("%s: %d, counted %d", what, kept, counted))
+	}
+}
+
+func countColumns(c *columns) int64 {
+	n := c.ring.Bytes() // which its own test counts
+	n += int64(cap(c.series))*seriesBytes + int64(c.metrics.peak)*idEntry
+	if cap(c.free) > cap(c.series) {
 		panic("a list of free ids has more than its room")
 	}
-	live := 0
-	for i := range t.series {
-		if s := &t.series[i]; s.live {
+	live, own := 0, 0
+	for i := range c.series {
+		if s := &c.series[i]; s.live {
 			live++
 			n += TextBytes(len(s.name))
+			if s.own {
+				own++
+			}
 		}
 	}
-	if live != t.live {
-		panic(fmt.Sprintf("%d series live, counted %d", live, t.live))
-	}
-	n += int64(t.devPeak)*deviceEntry + int64(t.idsPeak)*idEntry + int64(t.podsPeak)*holdingEntry
-	for uuid, d := range t.devices {
+	mustBe("live series", c.live, live)
+	mustBe("ids", len(c.series), live+len(c.free))
+	mustBe("a pod's own metrics", len(c.metrics.entries), own)
+	return n
+}
+
+func countDevices(x *devices) int64 {
+	n := int64(x.byUUID.peak) * deviceEntry
+	owned, measured := 0, 0
+	for uuid, d := range x.byUUID.entries {
 		n += deviceBytes + TextBytes(len(uuid)) + int64(cap(d.fields))*fieldBytes + int64(cap(d.shares))*shareBytes + ownerBytes(d.owners)
+		owned += min(len(d.owners), 1)
+		measured += int(min(d.util, 1))
 	}
-	closed := 0
-	n += int64(cap(t.exposed.list))*exposureBytes + t.failures.Bytes()
-	for i := range t.exposed.list {
-		x := &t.exposed.list[i]
-		n += TextBytes(int(x.Labels.ByteSize())) + 16
-		if x.Until != Open {
-			closed++
-		}
-	}
-	if closed != t.exposed.closed {
-		panic(fmt.Sprintf("%d exposures ended, counted %d", closed, t.exposed.closed))
-	}
+	mustBe("owned devices", x.owned, owned)
+	mustBe("measured devices", len(x.measured), measured)
+	return n
+}
+
+func countHoldings(x *holdings) int64 {
+	n := int64(x.pods.peak) * holdingEntry
 	past := 0
-	for k, h := range t.pods {
+	for k, h := range x.pods.entries {
 		n += holdingBytes + TextBytes(len(k.pod)) + int64(cap(h.spans))*spanSize
 		for _, x := range h.spans {
 			if x.until != open {
@@ -60,9 +84,20 @@ func recount(t *Target) int64 {
 			}
 		}
 	}
-	if past != t.past {
-		panic(fmt.Sprintf("%d tenures ended, counted %d", past, t.past))
+	mustBe("ended tenures", x.past, past)
+	return n
+}
+
+func countExposures(e *exposures) int64 {
+	n := int64(cap(e.list)) * exposureBytes
+	closed := 0
+	for i := range e.list {
+		n += TextBytes(int(e.list[i].Labels.ByteSize())) + 16
+		if e.list[i].Until != Open {
+			closed++
+		}
 	}
+	mustBe("ended exposures", e.closed, closed)
 	return n
 }
 
@@ -73,15 +108,15 @@ func checkLedger(t testing.TB, s *Store) {
 	groups := map[*group]int64{}
 	for _, a := range s.targets {
 		n := recount(a)
-		if got := a.charged.Load(); got != n {
+		if got := a.account.bytes.Load(); got != n {
 			t.Fatalf("target %s is charged %d bytes and has %d", a.name, got, n)
 		}
-		if a.group != a.labelGroup {
-			t.Fatalf("target %s is of two groups", a.name)
+		if got := a.facts.owned.Load(); int(got) != a.devices.owned {
+			t.Fatalf("readers see %d owned devices of target %s, it has %d", got, a.name, a.devices.owned)
 		}
 		total += n
-		rings += a.ring.Bytes()
-		groups[a.group] += n
+		rings += a.columns.ring.Bytes()
+		groups[a.account.group] += n
 	}
 	st := s.Stats()
 	if st.Memory != total || st.Bytes != rings {
@@ -384,8 +419,8 @@ func TestChurnedIdentitiesAreFreedSoon(t *testing.T) {
 		}
 		a.Append(sec(float64(i)), &b)
 	}
-	if most := 8*121 + 8; a.live > most {
-		t.Errorf("%d series, of which 8 have a value; want at most two minutes' worth, %d", a.live, most)
+	if most := 8*121 + 8; a.columns.live > most {
+		t.Errorf("%d series, of which 8 have a value; want at most two minutes' worth, %d", a.columns.live, most)
 	}
 	if len(s.Limited()) > 0 {
 		t.Error("the target is limited")
@@ -464,26 +499,26 @@ func TestWindowsPayForWidth(t *testing.T) {
 		for range 61 {
 			put(40_000)
 		}
-		if a.ring.Len() != 61 {
-			t.Errorf("limit %d: the window of short values has %d samples", limit, a.ring.Len())
+		if a.columns.ring.Len() != 61 {
+			t.Errorf("limit %d: the window of short values has %d samples", limit, a.columns.ring.Len())
 		}
-		narrow := a.ring.PerSlot()
+		narrow := a.columns.ring.PerSlot()
 		for range 3 {
 			put(80_000)
 		}
-		if got := a.ring.PerSlot(); narrow != 8+8*2 || got != 8+8*4 {
+		if got := a.columns.ring.PerSlot(); narrow != 8+8*2 || got != 8+8*4 {
 			t.Errorf("%d bytes a slot, then %d", narrow, got)
 		}
-		if free, _ := a.ring.FreeColumns(); free > 0 {
+		if free, _ := a.columns.ring.FreeColumns(); free > 0 {
 			t.Errorf("%d columns are not used", free)
 		}
-		if a.ring.Len() < wantSlots || a.short != (wantSlots < 61) {
-			t.Errorf("limit %d: the window has %d samples, short: %v", limit, a.ring.Len(), a.short)
+		if a.columns.ring.Len() < wantSlots || a.limits.short != (wantSlots < 61) {
+			t.Errorf("limit %d: the window has %d samples, short: %v", limit, a.columns.ring.Len(), a.limits.short)
 		}
 		for d := range 8 {
-			id, _ := a.lookup(Key{Device: fmt.Sprint("G", d), Field: gpu.FBUsed})
-			v, ok := a.latest(id, 0)
-			oldest, _ := a.ring.At(a.series[id].column, a.ring.Slot(0))
+			id, _ := a.lookup(&Key{Device: fmt.Sprint("G", d), Field: gpu.FBUsed})
+			v, ok := a.columns.latest(id, 0)
+			oldest, _ := a.columns.ring.At(a.columns.series[id].column, a.columns.ring.Slot(0))
 			if !ok || v.Value != 80_000 || oldest != 40_000 {
 				t.Errorf("limit %d: device %d has %v, %v, and at first %v", limit, d, v, ok, oldest)
 			}

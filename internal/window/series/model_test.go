@@ -74,7 +74,7 @@ func TestAgainstAPlainModel(t *testing.T) {
 				t.Fatalf("seed %d %s:\n got %v\nwant %v", seed, pod, got, want)
 			}
 		}
-		if used := a.ring.Bytes(); used != s.Stats().Bytes {
+		if used := a.columns.ring.Bytes(); used != s.Stats().Bytes {
 			t.Fatalf("seed %d: metered %d bytes, has %d", seed, s.Stats().Bytes, used)
 		}
 	}

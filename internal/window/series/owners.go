@@ -3,10 +3,7 @@
 package series
 
 import (
-	"cmp"
-	"math"
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -37,27 +34,6 @@ const (
 	maxMetric    = 1024
 )
 
-// tenure is the time in which a pod held a device, [from, until) in ns.
-type tenure struct {
-	target      *Target
-	device      *device
-	from, until int64 // until is open while the pod holds the device
-}
-
-const open = math.MaxInt64
-
-// holding is a pod's tenures on one target.
-type holding struct {
-	spans []span
-	round uint32 // the last update in which the pod lost a device
-}
-
-// span is a tenure without its target.
-type span struct {
-	device      *device
-	from, until int64
-}
-
 // DeviceOwners are the containers that hold one device.
 type DeviceOwners struct {
 	Device string      // as in Key
@@ -87,12 +63,10 @@ func isOwner(o *gpu.Owner) bool {
 // The work is linear in the list and in the tenures of the pods that lose a device.
 // It locks the target only.
 func (t *Target) SetOwners(at time.Time, list []DeviceOwners) (whole bool) {
-	whole, blocked := t.setOwners(at.UnixNano(), list, false)
-	if blocked {
-		t.store.rebalance()
-		whole, _ = t.setOwners(at.UnixNano(), list, true)
-	}
-	t.store.rebalanceIfDue()
+	t.store.attempt(func(last bool) (blocked bool) {
+		whole, blocked = t.setOwners(at.UnixNano(), list, last)
+		return blocked
+	})
 	return whole
 }
 
@@ -101,50 +75,50 @@ func (t *Target) SetOwners(at time.Time, list []DeviceOwners) (whole bool) {
 func (t *Target) setOwners(stamp int64, list []DeviceOwners, last bool) (whole, blocked bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
+	if t.closed != nil {
 		return true, false
 	}
 	defer t.settle()
-	t.round++
-	changes, whole := t.ownerChanges(list)
-	if len(changes) == 0 {
+	h := &t.holdings
+	h.round++
+	changed, whole := t.ownerChanges(list)
+	if len(changed) == 0 {
 		return whole, false
 	}
-	if v := t.reserve(t.costOf(changes)); v == ledger.NoRoom && !last {
+	if v := t.account.reserve(h.costOf(changed)); v == ledger.NoRoom && !last {
 		return false, true
 	} else if v != ledger.Granted {
-		t.refuse(RefusedOwner, len(changes))
+		t.refuse(RefusedOwner, len(changed))
 		whole = false
-		keepCommon(changes)
+		keepCommon(changed)
 	}
-	t.endTenures(changes, stamp)
-	t.beginTenures(changes, stamp)
-	if t.past > t.pruneAt {
-		t.prune(stamp - int64(t.store.cfg.Span))
+	h.end(changed, stamp)
+	h.begin(changed, stamp)
+	for _, d := range changed {
+		t.devices.setOwners(d, stamp)
+	}
+	t.facts.owned.Store(int32(t.devices.owned))
+	if h.past > h.pruneAt {
+		t.prune(stamp)
 	}
 	return whole, false
 }
 
-type ownerChange struct {
-	device *device
-	owners []gpu.Owner
-}
-
-// ownerChanges returns the devices whose owners differ. It marks each device of the
-// list with the round.
-func (t *Target) ownerChanges(list []DeviceOwners) (changes []ownerChange, whole bool) {
+// ownerChanges returns the devices whose owners differ, with the new ones as their next.
+// It marks each device of the list with the round.
+func (t *Target) ownerChanges(list []DeviceOwners) (changed []*device, whole bool) {
 	whole = true
-	total := 0
+	total, h := 0, &t.holdings
 	for i := range list {
 		d, ok := t.claimed(list[i].Device)
 		if !ok {
 			whole = false
 			continue
 		}
-		if d.round == t.round {
+		if d.round == h.round {
 			continue // listed twice
 		}
-		d.round = t.round
+		d.round = h.round
 		owners := validOwners(list[i].Owners)
 		if room := MaxOwners - total; len(owners) > room {
 			owners = owners[:room:room]
@@ -154,30 +128,30 @@ func (t *Target) ownerChanges(list []DeviceOwners) (changes []ownerChange, whole
 			whole = false
 		}
 		total += len(owners)
-		t.steps += 1 + len(owners)
+		h.steps += 1 + len(owners)
 		if !slices.Equal(d.owners, owners) {
-			changes = append(changes, ownerChange{d, owners})
+			d.next, changed = owners, append(changed, d)
 		}
 	}
-	for _, d := range t.devices {
-		t.steps++
-		if len(d.owners) > 0 && d.round != t.round {
-			changes = append(changes, ownerChange{d, nil})
+	for _, d := range t.devices.byUUID.entries {
+		h.steps++
+		if len(d.owners) > 0 && d.round != h.round {
+			d.next, changed = nil, append(changed, d)
 		}
 	}
-	return changes, whole
+	return changed, whole
 }
 
 // claimed returns the device of this name, and adds it if there is room.
 func (t *Target) claimed(uuid string) (*device, bool) {
-	if d := t.devices[uuid]; d != nil {
+	if d := t.devices.byUUID.entries[uuid]; d != nil {
 		return d, true
 	}
-	if !IsDevice(len(uuid)) || len(t.devices) >= MaxDevices || t.reserve(deviceCost(uuid)) != ledger.Granted {
+	if !IsDevice(len(uuid)) || len(t.devices.byUUID.entries) >= MaxDevices || t.account.reserve(deviceCost(uuid)) != ledger.Granted {
 		t.refuse(RefusedDevice, 1)
 		return nil, false
 	}
-	return t.device(uuid), true
+	return t.devices.add(uuid), true
 }
 
 // validOwners returns the list, sorted, without owners whose names are too long.
@@ -191,152 +165,26 @@ func validOwners(list []gpu.Owner) []gpu.Owner {
 	return list
 }
 
-func compareToPod(o gpu.Owner, k podKey) int {
-	return cmp.Or(cmp.Compare(o.Namespace, k.namespace), cmp.Compare(o.Pod, k.pod))
-}
-
 // keepCommon removes the new owners from each change: pods lose devices, but no pod
 // gets one.
-func keepCommon(changes []ownerChange) {
-	for i := range changes {
-		c := &changes[i]
+func keepCommon(changed []*device) {
+	for _, d := range changed {
 		var kept []gpu.Owner
-		gpu.EachPod(c.device.owners, c.owners, func(namespace, pod string, before, after bool) {
+		gpu.EachPod(d.owners, d.next, func(namespace, pod string, before, after bool) {
 			if before && after {
 				kept = append(kept, gpu.Owner{Namespace: namespace, Pod: pod})
 			}
 		})
-		c.owners = kept
+		d.next = kept
 	}
 }
 
-// endTenures ends the tenures of pods that lost a device. It reads the tenures of
-// each such pod once, also if the pod lost several devices.
-func (t *Target) endTenures(changes []ownerChange, stamp int64) {
-	for i := range changes {
-		c := &changes[i]
-		c.device.changed, c.device.next = t.round, c.owners
+// prune removes the tenures that ended before the window of stamp, and more if there are
+// too many.
+func (t *Target) prune(stamp int64) {
+	if n := t.holdings.prune(stamp - int64(t.store.cfg.Span)); n > 0 {
+		t.refuse(RefusedHistory, n)
 	}
-	for i := range changes {
-		gpu.EachPod(changes[i].device.owners, changes[i].owners, func(namespace, pod string, before, after bool) {
-			t.steps++
-			k := podKey{namespace, pod}
-			if h := t.pods[k]; before && !after && h != nil && h.round != t.round {
-				h.round = t.round
-				t.endTenuresOf(h, k, stamp)
-			}
-		})
-	}
-}
-
-func (t *Target) endTenuresOf(h *holding, k podKey, stamp int64) {
-	for i := range h.spans {
-		t.steps++
-		n := &h.spans[i]
-		if n.until != open || n.device.changed != t.round {
-			continue
-		}
-		if _, still := sort.Find(len(n.device.next), func(j int) int { return -compareToPod(n.device.next[j], k) }); !still {
-			n.until = stamp
-			t.past++
-		}
-	}
-}
-
-func (t *Target) beginTenures(changes []ownerChange, stamp int64) {
-	for i := range changes {
-		d := changes[i].device
-		gpu.EachPod(d.owners, d.next, func(namespace, pod string, before, after bool) {
-			t.steps++
-			if before || !after {
-				return
-			}
-			k := podKey{namespace, pod}
-			h := t.pods[k]
-			if h == nil {
-				h = &holding{}
-				t.addHolding(k, h)
-			}
-			t.lists -= spanBytes(h)
-			h.spans = append(h.spans, span{d, stamp, open})
-			t.lists += spanBytes(h)
-		})
-		t.lists += ownerBytes(d.next) - ownerBytes(d.owners)
-		t.owned.Add(int32(min(len(d.next), 1) - min(len(d.owners), 1)))
-		d.owners, d.next, d.since = d.next, nil, stamp
-	}
-}
-
-func (t *Target) addHolding(k podKey, h *holding) {
-	t.pods[k] = h
-	t.podsPeak = max(t.podsPeak, len(t.pods))
-	t.keys += TextBytes(len(k.pod))
-	t.store.index.add(k, t, h)
-}
-
-func (t *Target) removeHolding(k podKey, h *holding) {
-	delete(t.pods, k)
-	t.lists -= spanBytes(h)
-	t.keys -= TextBytes(len(k.pod))
-	t.store.index.remove(k, t, false)
-}
-
-// prune removes the tenures that ended before a time, and the oldest of the others
-// if there are more than maxPast. It sets pruneAt to twice the tenures that are left,
-// so that the amortized cost of a tenure is constant.
-func (t *Target) prune(before int64) {
-	t.forgetPast(before)
-	if t.past > maxPast {
-		ends := make([]int64, 0, t.past)
-		for _, h := range t.pods {
-			for _, n := range h.spans {
-				if n.until != open {
-					ends = append(ends, n.until)
-				}
-			}
-		}
-		slices.Sort(ends)
-		t.forgetPast(ends[len(ends)-maxPast/2] + 1)
-		t.refuse(RefusedHistory, len(ends)-t.past)
-	}
-	t.pruneAt = min(2*t.past+64, maxPast)
-	if t.podsPeak > 64 && len(t.pods) < t.podsPeak/4 {
-		t.pods, t.podsPeak = rebuilt(t.pods), len(t.pods)
-	}
-}
-
-// forgetPast removes the tenures that ended before a time.
-func (t *Target) forgetPast(before int64) {
-	t.past = 0
-	for k, h := range t.pods {
-		t.steps += len(h.spans)
-		t.filter(k, h, func(n *span) bool { return n.until >= before })
-	}
-}
-
-// filter keeps the tenures of a pod for which keep returns true, and adds those of
-// them that have ended to t.past.
-func (t *Target) filter(k podKey, h *holding, keep func(*span) bool) {
-	kept := h.spans[:0]
-	for i := range h.spans {
-		if !keep(&h.spans[i]) {
-			continue
-		}
-		if h.spans[i].until != open {
-			t.past++
-		}
-		kept = append(kept, h.spans[i])
-	}
-	clear(h.spans[len(kept):])
-	if len(kept) == 0 {
-		t.removeHolding(k, h)
-		return
-	}
-	t.lists -= spanBytes(h)
-	if h.spans = kept; cap(kept) > 4*len(kept)+8 {
-		h.spans = slices.Clone(kept)
-	}
-	t.lists += spanBytes(h)
 }
 
 // Forget drops the history of a deleted pod, so that a later pod of the same name
@@ -352,26 +200,16 @@ func (s *Store) Forget(namespace, pod string, now time.Time) {
 func (t *Target) forget(k podKey, now int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := t.pods[k]
-	if t.closed || h == nil {
-		return
+	if t.closed == nil && t.holdings.forget(k, now) {
+		t.settle()
 	}
-	defer t.settle()
-	for i := range h.spans {
-		if h.spans[i].until != open {
-			t.past--
-		} else {
-			h.spans[i].from = max(h.spans[i].from, now)
-		}
-	}
-	t.filter(k, h, func(n *span) bool { return n.until == open })
 }
 
 // tenures appends the pod's tenures that overlap [from, to]. If node is not nil, it
 // appends those on that node only.
 func (s *Store) tenures(dst []tenure, k podKey, node *string, from, to int64) []tenure {
 	for x := s.index.holders(k); x != nil; x = x.next.Load() {
-		if node == nil || *x.target.node.Load() == *node {
+		if node == nil || x.target.facts.labels.Load().Node == *node {
 			dst = x.tenures(dst, from, to)
 		}
 	}
@@ -382,7 +220,7 @@ func (x *holder) tenures(dst []tenure, from, to int64) []tenure {
 	t := x.target
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.closed {
+	if t.closed != nil {
 		return dst
 	}
 	for _, n := range x.holding.spans {

@@ -45,10 +45,10 @@ func TestWorkOfOwnersIsLinear(t *testing.T) {
 			s := New(Config{})
 			a := newTarget(t, s, "a")
 			for i := range 20 { // all devices change hands, again and again
-				before := a.steps
+				before := a.holdings.steps
 				a.SetOwners(sec(float64(i)), claims([]string{"x", "y"}[i%2], n, shape))
 				// Pruning is paid by the tenures that end between two of them.
-				most = max(most, a.steps-before)
+				most = max(most, a.holdings.steps-before)
 			}
 			return most
 		}
@@ -66,8 +66,8 @@ func TestOwnersThatStayCostNoTenures(t *testing.T) {
 	for i := range 10 {
 		a.SetOwners(sec(float64(i)), list)
 	}
-	if n := len(a.pods[podKey{"ns", "pod"}].spans); n != 1024 || a.past != 0 {
-		t.Errorf("%d tenures, %d of them past; want 1024, 0", n, a.past)
+	if n := len(a.holdings.pods.entries[podKey{"ns", "pod"}].spans); n != 1024 || a.holdings.past != 0 {
+		t.Errorf("%d tenures, %d of them past; want 1024, 0", n, a.holdings.past)
 	}
 }
 
@@ -79,12 +79,12 @@ func TestAlternatingOwnersAreBounded(t *testing.T) {
 	for i := range 300 {
 		a.SetOwners(sec(float64(i)), claims([]string{"x", "y"}[i%2], 1024, onePod))
 		b.own(sec(float64(i)), held("G0", []string{"p", "q"}[i%2]))
-		if a.past > maxPast+1024 {
-			t.Fatalf("%d past tenures after %d updates, at most %d are kept", a.past, i+1, maxPast)
+		if a.holdings.past > maxPast+1024 {
+			t.Fatalf("%d past tenures after %d updates, at most %d are kept", a.holdings.past, i+1, maxPast)
 		}
 	}
-	if b.past != 299 {
-		t.Errorf("the other target remembers %d of 299 tenures", b.past)
+	if b.holdings.past != 299 {
+		t.Errorf("the other target remembers %d of 299 tenures", b.holdings.past)
 	}
 	if n := s.Stats().Refused[RefusedHistory]; n == 0 {
 		t.Error("what was forgotten early is not counted")
@@ -98,7 +98,7 @@ func TestOwnerBounds(t *testing.T) {
 	if a.SetOwners(sec(0), claims("", 16_384, func(d int) []string { return []string{fmt.Sprintf("%05d", d)} })) {
 		t.Error("a list of 16,384 devices was taken whole")
 	}
-	if n := len(a.devices); n != MaxDevices || s.Pods() != MaxDevices {
+	if n := len(a.devices.byUUID.entries); n != MaxDevices || s.Pods() != MaxDevices {
 		t.Errorf("%d devices and %d pods, want %d", n, s.Pods(), MaxDevices)
 	}
 	if n := s.Stats().Refused[RefusedDevice]; n != 16_384-MaxDevices {
@@ -114,7 +114,7 @@ func TestOwnerBounds(t *testing.T) {
 		return out
 	}))
 	total := 0
-	for _, d := range b.devices {
+	for _, d := range b.devices.byUUID.entries {
 		total += len(d.owners)
 	}
 	if total != MaxOwners || s.Stats().Refused[RefusedOwner] != 6000-MaxOwners {
@@ -139,8 +139,8 @@ func TestOwnerBounds(t *testing.T) {
 			{Namespace: "ns"},
 		}},
 	})
-	if d := c.devices["G0"]; len(c.devices) != 1 || d == nil || len(d.owners) != 1 || d.owners[0].Pod != "good" {
-		t.Errorf("devices %v with names of 1 MiB", c.devices)
+	if d := c.devices.byUUID.entries["G0"]; len(c.devices.byUUID.entries) != 1 || d == nil || len(d.owners) != 1 || d.owners[0].Pod != "good" {
+		t.Errorf("devices %v with names of 1 MiB", c.devices.byUUID.entries)
 	}
 	if _, ok := c.Ref(Key{Device: long, Field: gpu.GPUUtil}); ok {
 		t.Error("a series of a device with a name of 1 MiB was taken")

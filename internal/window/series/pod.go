@@ -3,7 +3,6 @@
 package series
 
 import (
-	"slices"
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
@@ -36,18 +35,12 @@ type Reading struct {
 }
 
 func newestOf(tenures []tenure, k podKey, field *gpu.Field, now time.Time, maxAge time.Duration) (Reading, bool) {
-	var best gathered
-	for i := range tenures {
-		t := tenures[i].target
-		if slices.ContainsFunc(tenures[:i], func(n tenure) bool { return n.target == t }) {
-			continue
-		}
-		g := t.gather(tenures, k, field, now.UnixNano(), maxAge)
-		if g.have > best.have || g.have == best.have && g.have > 0 && g.at > best.at {
-			best = g
-		}
+	t := bestTarget(tenures, k, field, now, maxAge)
+	if t == nil {
+		return Reading{}, false
 	}
-	return best.reading(field)
+	g := t.gather(tenures, k, field, now.UnixNano(), maxAge)
+	return g.reading(field)
 }
 
 // gathered is the values of a pod's devices from one target.
@@ -94,8 +87,8 @@ func (g gathered) combine(how gpu.Aggregation) (Sample, bool) {
 func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now int64, maxAge time.Duration) gathered {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	g := gathered{keep: max(int64(maxAge), t.keep.Load())}
-	if t.closed {
+	g := gathered{keep: int64(t.Keep(maxAge))}
+	if t.closed != nil {
 		return g
 	}
 	q := question{k, f, now}
@@ -114,30 +107,20 @@ type question struct {
 	now   int64 // ns
 }
 
-// latest returns a series' newest value that is not older than notBefore. The caller
-// holds t.mu.
-func (t *Target) latest(id uint32, notBefore int64) (ring.Stamped, bool) {
-	s := &t.series[id]
-	if s.last < notBefore {
-		return ring.Stamped{}, false
-	}
-	return t.ring.Latest(s.column, notBefore)
-}
-
 // gatherDevice reads the field of a device that the pod has held since from. The
 // caller holds t.mu, and t is not closed.
 func (t *Target) gatherDevice(g *gathered, d *device, from int64, q *question) {
 	g.want++
-	id, ok := t.seriesOf(d, q.pod, q.field.ID, q.now)
+	id, ok := t.columns.seriesOf(d, q.pod, q.field.ID, q.now)
 	if !ok {
 		return
 	}
 	var v ring.Stamped
 	notBefore := max(from, q.now-g.keep)
 	if q.field.PodAgg == gpu.Rate {
-		v, ok = t.ring.Rate(t.series[id].column, max(from, q.now-max(int64(t.store.cfg.Rate), g.keep)), notBefore)
+		v, ok = t.columns.ring.Rate(t.columns.series[id].column, max(from, q.now-max(int64(t.store.cfg.Rate), g.keep)), notBefore)
 	} else {
-		v, ok = t.latest(id, notBefore)
+		v, ok = t.columns.latest(id, notBefore)
 	}
 	if ok {
 		g.add(v.Stamp, v.Value)
@@ -157,7 +140,7 @@ func (s *Store) PodRange(namespace, pod string, f gpu.FieldID, from, to time.Tim
 	var best []Sample
 	for i := range tenures {
 		t := tenures[i].target
-		if slices.ContainsFunc(tenures[:i], func(n tenure) bool { return n.target == t }) {
+		if isRepeated(tenures, i) {
 			continue
 		}
 		if got := t.rangeOf(tenures, k, field, from.UnixNano(), to.UnixNano()); len(got) > len(best) {
@@ -170,14 +153,15 @@ func (s *Store) PodRange(namespace, pod string, f gpu.FieldID, from, to time.Tim
 func (t *Target) rangeOf(tenures []tenure, k podKey, f *gpu.Field, from, to int64) []Sample {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.closed {
+	if t.closed != nil {
 		return nil
 	}
 	prev := map[*device]Sample{}
 	var out []Sample
-	for i := t.ring.Search(from); i < t.ring.Len(); i++ {
-		slot := t.ring.Slot(i)
-		stamp := t.ring.Stamp(slot)
+	c, r := &t.columns, &t.columns.ring
+	for i := r.Search(from); i < r.Len(); i++ {
+		slot := r.Slot(i)
+		stamp := r.Stamp(slot)
 		if stamp > to {
 			break
 		}
@@ -188,11 +172,11 @@ func (t *Target) rangeOf(tenures []tenure, k podKey, f *gpu.Field, from, to int6
 				continue
 			}
 			g.want++
-			id, ok := t.seriesOf(n.device, k, f.ID, stamp)
+			id, ok := c.seriesOf(n.device, k, f.ID, stamp)
 			if !ok {
 				continue
 			}
-			v, ok := t.ring.At(t.series[id].column, slot)
+			v, ok := r.At(c.series[id].column, slot)
 			if ok && f.PodAgg == gpu.Rate {
 				v, ok = step(prev, n.device, stamp, v)
 			}
@@ -220,28 +204,22 @@ func step(prev map[*device]Sample, d *device, stamp int64, v float64) (float64, 
 // PodMetric returns the newest value of a pod's own metric that is no older than
 // maxAge.
 func (s *Store) PodMetric(namespace, pod, metric string, now time.Time, maxAge time.Duration) (Sample, bool) {
-	var best Sample
-	found := false
-	for _, t := range s.index.own(podKey{namespace, pod}) {
-		if v, ok := t.metric(metric, now.UnixNano()-int64(maxAge)); ok && (!found || v.At.After(best.At)) {
-			best, found = v, true
-		}
-	}
-	return best, found
+	v, ok := s.podMetric(podKey{namespace, pod}, metric, now, maxAge, func(r *ring.Ring, c ring.Column, _, notBefore int64) (older, newest ring.Stamped, ok bool) {
+		newest, ok = r.Latest(c, notBefore)
+		return older, newest, ok
+	})
+	return v.To, ok
 }
 
 // PodMetricRate returns the increase per second of a counter among a pod's own
 // metrics, over Config.Rate or maxAge, whichever is longer. Its time is that of the
 // newest value, which is no older than maxAge.
 func (s *Store) PodMetricRate(namespace, pod, metric string, now time.Time, maxAge time.Duration) (Sample, bool) {
-	var best Sample
-	found := false
-	for _, t := range s.index.own(podKey{namespace, pod}) {
-		if v, ok := t.metricRate(metric, now.UnixNano(), maxAge); ok && (!found || v.At.After(best.At)) {
-			best, found = v, true
-		}
-	}
-	return best, found
+	v, ok := s.podMetric(podKey{namespace, pod}, metric, now, maxAge, func(r *ring.Ring, c ring.Column, from, notBefore int64) (older, newest ring.Stamped, ok bool) {
+		newest, ok = r.Rate(c, from, notBefore)
+		return older, newest, ok
+	})
+	return v.To, ok
 }
 
 // Step is a change from one sample to the next.
@@ -250,49 +228,32 @@ type Step struct{ From, To Sample }
 // PodMetricStep returns the last two samples of a pod's own metric. The newest is no
 // older than maxAge. All metrics of one page have samples at the same times.
 func (s *Store) PodMetricStep(namespace, pod, metric string, now time.Time, maxAge time.Duration) (best Step, found bool) {
-	for _, t := range s.index.own(podKey{namespace, pod}) {
-		if v, ok := t.metricStep(metric, now.UnixNano(), maxAge); ok && (!found || v.To.At.After(best.To.At)) {
+	return s.podMetric(podKey{namespace, pod}, metric, now, maxAge, (*ring.Ring).Step)
+}
+
+// columnReader reads a column since from. Its newest value is not older than notBefore.
+type columnReader func(r *ring.Ring, c ring.Column, from, notBefore int64) (older, newest ring.Stamped, ok bool)
+
+// podMetric reads a pod's own metric on the target that has the newest value.
+func (s *Store) podMetric(k podKey, metric string, now time.Time, maxAge time.Duration, read columnReader) (best Step, found bool) {
+	from, notBefore := now.Add(-max(s.cfg.Rate, maxAge)).UnixNano(), now.Add(-maxAge).UnixNano()
+	for _, t := range s.index.own(k) {
+		if v, ok := t.readMetric(metric, from, notBefore, read); ok && (!found || v.To.At.After(best.To.At)) {
 			best, found = v, true
 		}
 	}
 	return best, found
 }
 
-func (t *Target) metricStep(name string, now int64, maxAge time.Duration) (Step, bool) {
+func (t *Target) readMetric(name string, from, notBefore int64, read columnReader) (Step, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	id, ok := t.ids[name]
+	column, ok := t.columns.metric(name, notBefore)
 	if !ok {
 		return Step{}, false
 	}
-	series, notBefore := &t.series[id], now-int64(maxAge)
-	if series.last < notBefore {
-		return Step{}, false
-	}
-	from, to, ok := t.ring.Step(series.column, now-int64(max(t.store.cfg.Rate, maxAge)), notBefore)
-	return Step{From: sampleOf(from), To: sampleOf(to)}, ok
-}
-
-func (t *Target) metricRate(name string, now int64, maxAge time.Duration) (Sample, bool) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	id, ok := t.ids[name]
-	if !ok {
-		return Sample{}, false
-	}
-	v, ok := t.ring.Rate(t.series[id].column, now-int64(max(t.store.cfg.Rate, maxAge)), now-int64(maxAge))
-	return sampleOf(v), ok
-}
-
-func (t *Target) metric(name string, notBefore int64) (Sample, bool) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	id, ok := t.ids[name]
-	if !ok {
-		return Sample{}, false
-	}
-	v, ok := t.latest(id, notBefore)
-	return sampleOf(v), ok
+	older, newest, ok := read(&t.columns.ring, column, from, notBefore)
+	return Step{From: sampleOf(older), To: sampleOf(newest)}, ok
 }
 
 // PodMetricRange returns the values of a pod's own metric within [from, to], oldest
@@ -310,19 +271,9 @@ func (s *Store) PodMetricRange(namespace, pod, metric string, from, to time.Time
 func (t *Target) metricRange(name string, from, to int64) []Sample {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	id, ok := t.ids[name]
+	column, ok := t.columns.metric(name, from)
 	if !ok {
 		return nil
 	}
-	var out []Sample
-	for i := t.ring.Search(from); i < t.ring.Len(); i++ {
-		slot := t.ring.Slot(i)
-		if t.ring.Stamp(slot) > to {
-			break
-		}
-		if v, ok := t.ring.At(t.series[id].column, slot); ok {
-			out = append(out, Sample{time.Unix(0, t.ring.Stamp(slot)), v})
-		}
-	}
-	return out
+	return t.columns.samples(nil, column, from, to)
 }

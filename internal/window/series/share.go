@@ -15,8 +15,8 @@ const measuredFor = time.Minute
 
 // seriesOf finds the series of a pod on a device that it holds. On a shared device
 // with measured shares, it is the pod's share, and there is none if only other pods'
-// shares are measured. Otherwise it is the device's series. The caller holds t.mu.
-func (t *Target) seriesOf(d *device, k podKey, f gpu.FieldID, now int64) (uint32, bool) {
+// shares are measured. Otherwise it is the device's series.
+func (c *columns) seriesOf(d *device, k podKey, f gpu.FieldID, now int64) (uint32, bool) {
 	if len(d.shares) == 0 || !d.isShared() {
 		return d.series(f)
 	}
@@ -26,7 +26,7 @@ func (t *Target) seriesOf(d *device, k podKey, f gpu.FieldID, now int64) (uint32
 		if s.field != f {
 			continue
 		}
-		measured = measured || t.series[s.id].last >= now-int64(measuredFor)
+		measured = measured || c.series[s.id].last >= now-int64(measuredFor)
 		if k.is(s.pod) {
 			own, found = s.id, true
 		}

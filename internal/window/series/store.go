@@ -107,8 +107,8 @@ type Store struct {
 	series, samples            atomic.Int64
 	repeated, rewound, unknown atomic.Uint64
 	refused                    [NumRefused]atomic.Uint64
-	limited                    limitedList
-	changed                    changedTargets
+	limited                    targetSet // with a recent refusal
+	changed                    targetSet // whose exposures have changed since the last TakeChanged
 }
 
 // New returns an empty store.
@@ -117,7 +117,7 @@ func New(cfg Config) *Store {
 	s := &Store{
 		cfg: cfg, lineSeed: maphash.MakeSeed(),
 		memory:  ledger.New(cfg.MaxBytes),
-		index:   newPodIndex(),
+		index:   &podIndex{seed: maphash.MakeSeed()},
 		targets: map[string]*Target{},
 		groups:  map[string]*group{},
 		nodes:   nodeIndex{targets: map[string][]*Target{}},
@@ -141,7 +141,7 @@ func (s *Store) Target(name string, labels TargetLabels) *Target {
 	}
 	if !ok {
 		s.refused[RefusedTarget].Add(1)
-		t.closed, t.noMemory = true, true
+		t.closed = ErrNoMemory
 	}
 	s.rebalanceIfDue()
 	return t
@@ -152,31 +152,25 @@ func (s *Store) target(name string, labels TargetLabels) (*Target, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.targets[name]
-	if t != nil && t.labels == labels {
+	switch {
+	case t == nil:
+		t = &Target{store: s, name: name, account: account{store: s, group: s.groupOf(labels)}}
+		t.holdings.target = t
+		t.facts.setLabels(labels)
+		if t.account.reserve(ledger.Plain(t.size())) != ledger.Granted {
+			return t, false
+		}
+		s.targets[name] = t
+	case *t.facts.labels.Load() == labels:
 		return t, true
-	}
-	if t != nil {
+	default:
 		s.leaveGroup(t)
-		s.label(t, labels, s.groupOf(labels))
-		s.changed.add(t)
 		t.mu.Lock()
-		defer t.mu.Unlock()
-		n := t.charged.Load()
-		t.group.Add(-n)
-		t.group = t.labelGroup
-		t.group.Add(n)
-		return t, true
+		t.account.move(s.groupOf(labels))
+		t.mu.Unlock()
+		t.facts.setLabels(labels)
 	}
-	t = &Target{
-		store: s, name: name,
-		ids: map[string]uint32{}, devices: map[string]*device{}, pods: map[podKey]*holding{},
-	}
-	t.group = s.groupOf(labels)
-	if t.reserve(ledger.Plain(t.size())) != ledger.Granted {
-		return t, false
-	}
-	s.targets[name] = t
-	s.label(t, labels, t.group)
+	s.joinGroup(t)
 	s.changed.add(t)
 	return t, true
 }
@@ -193,30 +187,29 @@ func (s *Store) groupOf(l TargetLabels) *group {
 	return g
 }
 
-// label sets a target's labels and group, and adds it to the indexes. The caller
+// joinGroup adds a target to its group, and to the index that its labels name. The caller
 // holds s.mu.
-func (s *Store) label(t *Target, l TargetLabels, g *group) {
-	t.labels, t.labelGroup = l, g
-	t.node.Store(&l.Node)
-	t.rank.Store(uint32(l.Rank))
+func (s *Store) joinGroup(t *Target) {
+	l := t.facts.labels.Load()
 	if l.Pod != "" {
-		s.groups[l.Namespace] = t.labelGroup
+		s.groups[l.Namespace] = t.account.group
 		s.index.add(podKey{l.Namespace, l.Pod}, t, nil)
 	} else if l.Node != "" {
 		s.nodes.add(l.Node, t)
 	}
-	t.labelGroup.targets++
+	t.account.group.targets++
 }
 
-// leaveGroup undoes label. The caller holds s.mu.
+// leaveGroup undoes joinGroup. The caller holds s.mu.
 func (s *Store) leaveGroup(t *Target) {
-	if t.labels.Pod != "" {
-		s.index.remove(podKey{t.labels.Namespace, t.labels.Pod}, t, true)
+	l, g := t.facts.labels.Load(), t.account.group
+	if l.Pod != "" {
+		s.index.remove(podKey{l.Namespace, l.Pod}, t, true)
 	} else {
-		s.nodes.remove(t.labels.Node, t)
+		s.nodes.remove(l.Node, t)
 	}
-	if t.labelGroup.targets--; t.labelGroup.targets == 0 && t.labels.Pod != "" {
-		delete(s.groups, t.labels.Namespace)
+	if g.targets--; g.targets == 0 && l.Pod != "" {
+		delete(s.groups, l.Namespace)
 	}
 }
 
@@ -273,7 +266,7 @@ func (s *Store) WholeBytes(lines int) int64 {
 	targets, _ := s.accounts()
 	for _, t := range targets {
 		t.mu.RLock()
-		n += int64(max(slots-t.ring.Slots(), 0)) * t.ring.PerSlot()
+		n += int64(max(slots-t.columns.ring.Slots(), 0)) * t.columns.ring.PerSlot()
 		t.mu.RUnlock()
 	}
 	return n

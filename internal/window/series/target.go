@@ -57,6 +57,14 @@ func (s *Store) ofLine(k Key) Key {
 	return Key{Metric: string(b[:])}
 }
 
+// width returns the width with which a series begins.
+func (k *Key) width() ring.Width {
+	if k.Device == "" {
+		return ring.Wide // the range of a pod's own metrics is unknown
+	}
+	return ring.WidthOf(k.Field)
+}
+
 // Ref is a Key interned by its target, for Append. The zero Ref is invalid.
 type Ref struct{ id, gen uint32 }
 
@@ -75,71 +83,39 @@ func (b *Batch) Reset() { b.Points = b.Points[:0] }
 // Add appends a value.
 func (b *Batch) Add(r Ref, v float64) { b.Points = append(b.Points, Point{r, v}) }
 
-// Target is one metrics endpoint and its window. Only one goroutine at a time, its
-// writer, may call Ref, Append, SetOwners and Account.
+// Target is one metrics endpoint and its window: a lock, and the parts that it guards. Only
+// one goroutine at a time, its writer, may call Ref, Append, Expose, SetOwners and Account.
 type Target struct {
-	store      *Store
-	name       string
-	labels     TargetLabels           // guarded by store.mu
-	node       atomic.Pointer[string] // labels.Node
-	labelGroup *group                 // guarded by store.mu
-	group      *group                 // the same, guarded by mu
-	charged    atomic.Int64           // bytes in the ledger; changed under mu
-	refused    atomic.Uint64          // refusals since the start
+	store *Store
+	name  string
+	facts facts
 
 	mu       sync.RWMutex
-	closed   bool
-	noMemory bool // closed from the start, for lack of memory
-	ring     ring.Ring
-	series   []seriesState
-	free     []uint32           // ids of dead series
-	ids      map[string]uint32  // a pod's own metrics
-	devices  map[string]*device // by UUID
-	measured []*device          // with a series of their utilisation
-	pods     map[podKey]*holding
-
-	gen      uint32 // of the newest series
-	live     int    // series
-	lastPage int    // points of the last batch
-	swept    int64  // the timestamp of the last sweep
-	cleared  int64  // the newest timestamp at the last clearChurn
-	short    bool   // the memory limit makes the window shorter than Span
-	limited  int64  // the newest timestamp at the last refusal; 0: none, or before the clock was set back
-	listed   bool   // in the store's list of limited targets
-
+	closed   error // the target is not in its store: ErrDropped, or ErrNoMemory from the start
+	account  account
+	limits   limits
+	columns  columns
+	devices  devices
+	holdings holdings
 	exposed  exposures
 	failures ring.Stamps // of failed scrapes
-
-	round   uint32 // updates of owners
-	past    int    // ended tenures
-	pruneAt int    // prune when past exceeds this
-	steps   int    // the work of updates of owners, for tests
-
-	// The addends of size, updated with each change.
-	keys     int64 // bytes of names
-	lists    int64 // bytes of the devices' and holdings' lists
-	writer   int64 // bytes of the writer, see Account
-	rings    int64 // bytes of the ring in the ledger
-	idsPeak  int   // the most entries of each map: maps do not shrink
-	devPeak  int
-	podsPeak int
-
-	rank   atomic.Uint32 // labels.Rank
-	newest atomic.Int64  // the newest timestamp, ns
-	owned  atomic.Int32  // devices with an owner
-	keep   atomic.Int64  // three intervals, ns; 0: the interval is unknown
-	alone  atomic.Bool   // the node has no other exporter of GPUs; changed under nodeIndex.mu
+	writer   int64       // bytes of the writer, see Account
+	swept    int64       // the timestamp of the last sweep
+	cleared  int64       // the newest timestamp at the last clearChurn
 }
 
-// seriesState is one column of the ring.
-type seriesState struct {
-	last   int64 // the newest timestamp when it last got a value or a Ref
-	gen    uint32
-	column ring.Column
-	live   bool
-	own    bool   // a pod's own metric
-	name   string // of the metric, or of the pod for a share; empty for a device's field
+// facts are what is known of a target without its lock.
+type facts struct {
+	labels atomic.Pointer[TargetLabels] // changed under Store.mu
+	newest atomic.Int64                 // the newest timestamp, ns
+	keep   atomic.Int64                 // three intervals, ns; 0: the interval is unknown
+	owned  atomic.Int32                 // devices with an owner
+	alone  atomic.Bool                  // the node has no other exporter of GPUs; changed under nodeIndex.mu
 }
+
+func (f *facts) setLabels(l TargetLabels) { f.labels.Store(&l) }
+
+func (f *facts) rank() uint8 { return f.labels.Load().Rank }
 
 // Name is the target's name in its store.
 func (t *Target) Name() string { return t.name }
@@ -148,36 +124,40 @@ func (t *Target) Name() string { return t.name }
 // then counts for three intervals, even if a reader's maxAge is shorter. The samples
 // must carry the times of collection. 0: unknown.
 func (t *Target) SetInterval(d time.Duration) {
-	t.keep.Store(3 * int64(d))
+	t.facts.keep.Store(3 * int64(d))
+}
+
+// Keep returns how long a value counts while the page still shows its series: three
+// intervals, at least least.
+func (t *Target) Keep(least time.Duration) time.Duration {
+	return max(time.Duration(t.facts.keep.Load()), least)
 }
 
 // Ref interns a key. It returns false if the key is invalid or a name in it is too
 // long, or if MaxSeries, MaxDevices or the memory limit have no room. A Ref is valid
 // while its series has values. Append counts invalid ones.
-func (t *Target) Ref(k Key) (Ref, bool) {
+func (t *Target) Ref(k Key) (r Ref, ok bool) {
 	k = t.store.ofLine(k)
-	r, blocked := t.ref(k, false)
-	if blocked {
-		t.store.rebalance()
-		r, _ = t.ref(k, true)
-	}
-	t.store.rebalanceIfDue()
+	t.store.attempt(func(last bool) (blocked bool) {
+		r, blocked = t.ref(&k, last)
+		return blocked
+	})
 	return r, r != Ref{}
 }
 
 // ref is Ref. If other targets must free memory first, it returns blocked; on the
 // last attempt, it refuses the key instead.
-func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
+func (t *Target) ref(k *Key, last bool) (r Ref, blocked bool) {
 	if (k.Device == "") == (k.Metric == "") || k.Device == "" && k.Pod != "" || k.Line != "" {
 		return Ref{}, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
+	if t.closed != nil {
 		return Ref{}, false
 	}
 	if id, ok := t.lookup(k); ok {
-		return t.touch(id), false
+		return t.columns.touch(id), false
 	}
 	defer t.settle()
 	if len(k.Device) > maxDevice || len(k.Metric) > maxMetric || len(k.Pod) > maxNamespace+1+maxPod {
@@ -185,7 +165,7 @@ func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
 		return Ref{}, false
 	}
 	refused, full := t.isFull(k)
-	if full || t.live > 2*t.lastPage+churnSlack {
+	if full || t.columns.live > 2*t.columns.lastPage+churnSlack {
 		t.clearChurn(full)
 		refused, full = t.isFull(k)
 	}
@@ -193,111 +173,34 @@ func (t *Target) ref(k Key, last bool) (r Ref, blocked bool) {
 		t.refuse(refused, 1)
 		return Ref{}, false
 	}
-	switch v := t.reserve(t.costOfSeries(k)); {
+	switch v := t.account.reserve(t.columns.costOf(k).Add(t.devices.costOf(k))); {
 	case v == ledger.NoRoom && !last:
 		return Ref{}, true
 	case v != ledger.Granted:
 		t.refuse(RefusedSeries, 1)
 		return Ref{}, false
 	}
-	return t.touch(t.intern(k)), false
-}
-
-// touch protects a series from sweep before it gets its first value.
-func (t *Target) touch(id uint32) Ref {
-	s := &t.series[id]
-	if newest, ok := t.ring.Newest(); ok {
-		s.last = newest
+	id := t.columns.add(k)
+	if k.Device != "" {
+		t.devices.addSeries(k, id)
 	}
-	return Ref{id, s.gen}
+	return t.columns.touch(id), false
 }
 
-func (t *Target) lookup(k Key) (uint32, bool) {
+func (t *Target) lookup(k *Key) (id uint32, ok bool) {
 	if k.Device == "" {
-		id, ok := t.ids[k.Metric]
+		id, ok = t.columns.metrics.entries[k.Metric]
 		return id, ok
 	}
-	d := t.devices[k.Device]
-	switch {
-	case d == nil:
-		return 0, false
-	case k.Pod == "":
-		return d.series(k.Field)
-	}
-	for i := range d.shares {
-		if s := &d.shares[i]; s.field == k.Field && s.pod == k.Pod {
-			return s.id, true
-		}
-	}
-	return 0, false
-}
-
-func (t *Target) intern(k Key) uint32 {
-	var id uint32
-	if n := len(t.free); n > 0 {
-		id, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		id = uint32(len(t.series))
-		t.series = append(t.series, seriesState{})
-	}
-	s := &t.series[id]
-	t.gen++
-	*s = seriesState{gen: t.gen, live: true, own: k.Device == "", name: k.Pod + k.Metric} // one of the two is empty
-	s.column = t.ring.AddColumn(k.width())
-	t.live++
-	t.store.series.Add(1)
-	t.keys += TextBytes(len(s.name))
-	if s.own {
-		t.ids[k.Metric] = id
-		t.idsPeak = max(t.idsPeak, len(t.ids))
-		return id
-	}
-	d := t.device(k.Device)
-	t.lists -= d.listBytes()
-	if k.Pod != "" {
-		d.shares = append(d.shares, deviceShare{deviceField{k.Field, id}, k.Pod})
-	} else {
-		d.fields = append(d.fields, deviceField{k.Field, id})
-	}
-	if k.Pod == "" && k.Field == gpu.GPUUtil {
-		d.util, t.measured = id+1, append(t.measured, d)
-	}
-	t.lists += d.listBytes()
-	return id
+	return t.devices.lookup(k)
 }
 
 // isFull reports whether a limit of one target refuses a new series, and which one.
-func (t *Target) isFull(k Key) (Refused, bool) {
-	if t.live >= MaxSeries {
+func (t *Target) isFull(k *Key) (Refused, bool) {
+	if t.columns.live >= MaxSeries {
 		return RefusedSeries, true
 	}
-	d := t.devices[k.Device]
-	switch {
-	case k.Device == "":
-		return 0, false
-	case d == nil:
-		return RefusedDevice, len(t.devices) >= MaxDevices
-	}
-	return RefusedSeries, k.Pod != "" && len(d.shares) >= MaxShares
-}
-
-func (t *Target) device(uuid string) *device {
-	d := t.devices[uuid]
-	if d == nil {
-		d = &device{uuid: uuid}
-		t.devices[uuid] = d
-		t.devPeak = max(t.devPeak, len(t.devices))
-		t.keys += TextBytes(len(uuid))
-	}
-	return d
-}
-
-// width returns the width with which a series begins.
-func (k *Key) width() ring.Width {
-	if k.Device == "" {
-		return ring.Wide // the range of a pod's own metrics is unknown
-	}
-	return ring.WidthOf(k.Field)
+	return t.devices.isFull(k)
 }
 
 // Append stores the values of one scrape with the time of their collection. It
@@ -306,12 +209,10 @@ func (k *Key) width() ring.Width {
 // timestamp of 5 s or more before the newest means that the target's clock was set
 // back: the window is emptied and starts again.
 func (t *Target) Append(at time.Time, b *Batch) (unknown int, err error) {
-	unknown, blocked, err := t.append(at.UnixNano(), b, false)
-	if blocked {
-		t.store.rebalance()
-		unknown, _, err = t.append(at.UnixNano(), b, true)
-	}
-	t.store.rebalanceIfDue()
+	t.store.attempt(func(last bool) (blocked bool) {
+		unknown, blocked, err = t.append(at.UnixNano(), b, last)
+		return blocked
+	})
 	return unknown, err
 }
 
@@ -320,13 +221,11 @@ func (t *Target) Append(at time.Time, b *Batch) (unknown int, err error) {
 func (t *Target) append(stamp int64, b *Batch, last bool) (unknown int, blocked bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case t.noMemory:
-		return 0, false, ErrNoMemory
-	case t.closed:
-		return 0, false, ErrDropped
+	if t.closed != nil {
+		return 0, false, t.closed
 	}
-	if newest, ok := t.ring.Newest(); ok && stamp <= newest {
+	c := &t.columns
+	if newest, ok := c.ring.Newest(); ok && stamp <= newest {
 		if newest-stamp < int64(rewindAfter) {
 			t.store.repeated.Add(1)
 			return 0, false, ErrRepeated
@@ -336,72 +235,36 @@ func (t *Target) append(stamp int64, b *Batch, last bool) (unknown int, blocked 
 	if blocked := t.makeRoom(stamp); blocked && !last {
 		return 0, true, nil
 	}
-	if t.ring.Slots() == 0 {
+	if c.ring.Slots() == 0 {
 		return 0, false, ErrNoMemory
 	}
-	t.ring.Advance(stamp)
-	t.newest.Store(stamp)
-	unknown = t.fillSlot(b, stamp)
-	t.lastPage = len(b.Points)
-	t.unlimit(stamp)
-	return unknown, false, nil
-}
-
-// fillSlot stores the values of a batch in the newest slot.
-func (t *Target) fillSlot(b *Batch, stamp int64) (unknown int) {
-	stored, widened := int64(0), false
-	for _, p := range b.Points {
-		if int(p.Ref.id) >= len(t.series) {
-			unknown++
-			continue
-		}
-		s := &t.series[p.Ref.id]
-		if s.gen != p.Ref.gen || !s.live {
-			unknown++
-			continue
-		}
-		if math.IsNaN(p.Value) || math.IsInf(p.Value, 0) {
-			continue
-		}
-		if !t.ring.Set(s.column, p.Value) {
-			widened = true
-			if !t.widen(p.Ref.id) {
-				continue
-			}
-			s = &t.series[p.Ref.id]
-			t.ring.Set(s.column, p.Value)
-		}
-		s.last = stamp
-		stored++
-	}
+	c.ring.Advance(stamp)
+	t.facts.newest.Store(stamp)
+	stored, unknown, widened := c.fill(b, stamp, t.widen)
 	if widened {
-		// New series are seldom short: the short columns are freed if they are many.
-		if _, short := t.ring.FreeColumns(); short > t.live/8 {
-			t.compact(t.ring.Slots(), true)
-		}
 		t.settle()
 	}
-	t.store.samples.Add(stored)
+	t.store.samples.Add(int64(stored))
 	t.store.unknown.Add(uint64(unknown))
-	t.trackIdle(stamp)
-	return unknown
+	t.devices.trackIdle(c, stamp, int64(t.Keep(gpu.MaxAge(t.store.cfg.Interval))))
+	t.unlimit(stamp)
+	return unknown, false, nil
 }
 
 // widen makes the column of a series wider. If the memory limit has no room for that, the
 // target's window becomes shorter. It returns false if the window cannot be shorter.
 func (t *Target) widen(id uint32) bool {
-	if t.reserve(t.ring.CostOfColumn(ring.Narrow)) != ledger.Granted {
-		slots := t.ring.SlotsWidened()
+	r := &t.columns.ring
+	if t.account.reserve(r.CostOfColumn(ring.Narrow)) != ledger.Granted {
+		slots := r.SlotsWidened()
 		if slots < minSlots {
 			t.refuse(RefusedHistory, 1)
 			return false
 		}
-		t.short = t.short || slots < t.ring.Slots()
-		t.compact(slots, true)
-		t.limit()
+		t.shorten(slots)
 	}
-	s := &t.series[id]
-	s.column = t.ring.Widen(s.column)
+	s := &t.columns.series[id]
+	s.column = r.Widen(s.column)
 	return true
 }
 
@@ -409,22 +272,14 @@ func (t *Target) widen(id uint32) bool {
 // devices keep their owners, from the new time on.
 func (t *Target) rewind(stamp int64) {
 	t.store.rewound.Add(1)
-	t.ring.Clear()
-	t.swept, t.cleared, t.limited = stamp, 0, 0
-	for i := range t.series {
-		t.series[i].last = 0
-	}
-	for _, d := range t.devices {
-		d.since, d.idle = min(d.since, stamp), gpu.IdleRun{}
-	}
-	t.rewindExposures(stamp)
-	for _, h := range t.pods {
-		for i := range h.spans {
-			if n := &h.spans[i]; n.until == open {
-				n.from = min(n.from, stamp)
-			}
-		}
-	}
+	t.swept, t.cleared, t.limits.last = stamp, 0, 0
+	t.columns.rewind()
+	t.devices.rewind(stamp)
+	t.holdings.rewind(stamp)
+	t.exposed.rewind(stamp)
+	t.failures.Clear()
+	t.settle()
+	t.store.changed.add(t)
 }
 
 // makeRoom prepares the ring for a new slot. It grows a full ring that is shorter
@@ -432,30 +287,30 @@ func (t *Target) rewind(stamp int64) {
 // series without values. It returns true if the ring could grow after other targets
 // free memory.
 func (t *Target) makeRoom(stamp int64) (blocked bool) {
-	cfg := &t.store.cfg
+	cfg, r := &t.store.cfg, &t.columns.ring
 	if t.swept == 0 {
 		t.swept = stamp
 	} else if stamp-t.swept > int64(cfg.Span) {
 		t.swept = stamp
 		t.sweep(math.MinInt64)
-		t.prune(stamp - int64(cfg.Span))
+		t.prune(stamp)
 		t.settle()
 	}
-	if !t.ring.Full() {
+	if !r.Full() {
 		return false
 	}
-	oldest, filled := t.ring.Oldest()
+	oldest, filled := r.Oldest()
 	most := cfg.slots()
-	if filled && stamp-oldest > int64(cfg.Span) || t.ring.Slots() >= most {
-		t.short = false
+	if filled && stamp-oldest > int64(cfg.Span) || r.Slots() >= most {
+		t.limits.short = false
 		return false
 	}
 	defer t.settle()
-	have := t.ring.Slots()
+	have := r.Slots()
 	for want := min(max(minSlots, have+ring.BlockSlots), most); want > have; want -= max(1, want/8) {
-		switch t.reserve(t.ring.CostWith(want)) {
+		switch t.account.reserve(r.CostWith(want)) {
 		case ledger.Granted:
-			t.ring.Resize(want)
+			r.Resize(want)
 			return false
 		case ledger.NoRoom:
 			blocked = true
@@ -464,7 +319,7 @@ func (t *Target) makeRoom(stamp int64) (blocked bool) {
 			break
 		}
 	}
-	t.short = true
+	t.limits.short = true
 	t.limit()
 	return blocked
 }

@@ -17,7 +17,7 @@ const maxFailures = 256
 func (t *Target) Fail(at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || t.failures.Bytes() == 0 && t.reserve(ledger.Plain(8*maxFailures)) != ledger.Granted {
+	if t.closed != nil || t.failures.Bytes() == 0 && t.account.reserve(ledger.Plain(8*maxFailures)) != ledger.Granted {
 		return
 	}
 	defer t.settle()
@@ -30,9 +30,9 @@ func (t *Target) Fail(at time.Time) {
 func (t *Target) ReadUp(dst []ring.Stamped, from, to int64) []ring.Stamped {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	failed := t.failures.From(from)
-	for i := t.ring.Search(from); i < t.ring.Len(); i++ {
-		stamp := t.ring.Stamp(t.ring.Slot(i))
+	failed, r := t.failures.From(from), &t.columns.ring
+	for i := r.Search(from); i < r.Len(); i++ {
+		stamp := r.Stamp(r.Slot(i))
 		if stamp > to {
 			break
 		}

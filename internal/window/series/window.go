@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
-	"github.com/gpupilot/gpupilot/internal/window/ring"
 )
 
 // Window is the values of one field of several devices over a time. Its owner reuses
@@ -75,7 +74,7 @@ func (r *FieldReader) WindowOn(w *Window, h *Holder, from time.Time) {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.closed {
+	if t.closed != nil {
 		return
 	}
 	q := t.windowQuery(r, podKey{h.Namespace, h.Pod}, from)
@@ -85,12 +84,12 @@ func (r *FieldReader) WindowOn(w *Window, h *Holder, from time.Time) {
 			x := w.add(n.device)
 			own, hasOwn := n.device.series(r.field.ID)
 			x.Measured = hasOwn
-			id, ok := t.seriesOf(n.device, q.pod, r.field.ID, q.now)
+			id, ok := t.columns.seriesOf(n.device, q.pod, r.field.ID, q.now)
 			if !ok {
 				continue
 			}
 			x.Shared = n.device.isShared() && hasOwn && own == id
-			x.Samples = t.samplesOf(x.Samples, id, n.from, &q)
+			x.Samples = q.read(&t.columns, x.Samples, id, n.from)
 		}
 	}
 }
@@ -108,13 +107,18 @@ func (s *Store) verified(dst []tenure, h *Holder, now time.Time, maxAge time.Dur
 	return tenures
 }
 
+// isRepeated reports whether an earlier tenure is on the same target as tenure i.
+func isRepeated(tenures []tenure, i int) bool {
+	return slices.ContainsFunc(tenures[:i], func(n tenure) bool { return n.target == tenures[i].target })
+}
+
 // bestTarget returns the target with the most and newest values, as newestOf does; nil:
 // there is none.
 func bestTarget(tenures []tenure, k podKey, f *gpu.Field, now time.Time, maxAge time.Duration) (best *Target) {
 	var most gathered
 	for i := range tenures {
 		t := tenures[i].target
-		if t == best || slices.ContainsFunc(tenures[:i], func(n tenure) bool { return n.target == t }) {
+		if isRepeated(tenures, i) {
 			continue
 		}
 		if best == nil && !slices.ContainsFunc(tenures[i:], func(n tenure) bool { return n.target != t }) {
@@ -140,7 +144,7 @@ type windowQuery struct {
 
 func (t *Target) windowQuery(r *FieldReader, k podKey, from time.Time) windowQuery {
 	now := r.now.UnixNano()
-	keep := max(int64(r.maxAge), t.keep.Load())
+	keep := int64(t.Keep(r.maxAge))
 	q := windowQuery{pod: k, now: now, notBefore: now - keep, keep: time.Duration(keep), rate: r.field.PodAgg == gpu.Rate}
 	q.rateFrom = now - max(int64(t.store.cfg.Rate), keep)
 	if !from.IsZero() {
@@ -149,47 +153,36 @@ func (t *Target) windowQuery(r *FieldReader, k podKey, from time.Time) windowQue
 	return q
 }
 
-// samplesOf appends a series' values since q.from and since since. The caller holds
-// t.mu.
-func (t *Target) samplesOf(dst []Sample, id uint32, since int64, q *windowQuery) []Sample {
-	s := &t.series[id]
-	if q.from == 0 {
-		var v ring.Stamped
-		var ok bool
+// read appends a series' values since q.from and since since. dst is empty.
+func (q *windowQuery) read(c *columns, dst []Sample, id uint32, since int64) []Sample {
+	column := c.series[id].column
+	switch {
+	case q.from != 0:
+		dst = c.samples(dst, column, max(since, q.from), q.now)
 		if q.rate {
-			v, ok = t.ring.Rate(s.column, max(since, q.rateFrom), max(since, q.notBefore))
-		} else {
-			v, ok = t.latest(id, max(since, q.notBefore))
+			dst = rates(dst)
 		}
-		if ok {
+		if len(dst) > 0 && dst[len(dst)-1].At.UnixNano() < q.notBefore {
+			return dst[:0]
+		}
+	case q.rate:
+		if v, ok := c.ring.Rate(column, max(since, q.rateFrom), max(since, q.notBefore)); ok {
 			dst = append(dst, sampleOf(v))
 		}
-		return dst
-	}
-	var last Sample
-	for i := t.ring.Search(max(since, q.from)); i < t.ring.Len(); i++ {
-		slot := t.ring.Slot(i)
-		stamp := t.ring.Stamp(slot)
-		if stamp > q.now {
-			break
+	default:
+		if v, ok := c.latest(id, max(since, q.notBefore)); ok {
+			dst = append(dst, sampleOf(v))
 		}
-		v, ok := t.ring.At(s.column, slot)
-		if !ok {
-			continue
-		}
-		next := Sample{time.Unix(0, stamp), v}
-		switch {
-		case !q.rate:
-			dst = append(dst, next)
-		case !last.At.IsZero():
-			dst = append(dst, Sample{next.At, perSecond(last, next)})
-		}
-		last = next
-	}
-	if len(dst) > 0 && dst[len(dst)-1].At.UnixNano() < q.notBefore {
-		return dst[:0]
 	}
 	return dst
+}
+
+// rates replaces the values of a counter by its increases per second since the sample before.
+func rates(list []Sample) []Sample {
+	for i := len(list) - 1; i > 0; i-- {
+		list[i].Value = perSecond(list[i-1], list[i])
+	}
+	return slices.Delete(list, 0, min(1, len(list)))
 }
 
 // perSecond returns a counter's increase per second. A decrease is a restart at zero.
@@ -231,16 +224,16 @@ func (t *Target) nodeWindow(r *FieldReader, w *Window, from time.Time) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	w.Devices = w.Devices[:0]
-	if t.closed {
+	if t.closed != nil {
 		return
 	}
 	q := t.windowQuery(r, podKey{}, from)
 	w.MaxAge = q.keep
-	for _, d := range t.devices {
+	for _, d := range t.devices.byUUID.entries {
 		if id, ok := d.series(r.field.ID); ok {
 			x := w.add(d)
 			x.Measured = true
-			x.Samples = t.samplesOf(x.Samples, id, 0, &q)
+			x.Samples = q.read(&t.columns, x.Samples, id, 0)
 		}
 	}
 }
@@ -250,7 +243,7 @@ func (x *nodeIndex) of(node string) []*Target {
 	x.mu.RLock()
 	list := slices.Clone(x.targets[node])
 	x.mu.RUnlock()
-	slices.SortStableFunc(list, func(a, b *Target) int { return int(a.rank.Load()) - int(b.rank.Load()) })
+	slices.SortStableFunc(list, func(a, b *Target) int { return int(a.facts.rank()) - int(b.facts.rank()) })
 	return list
 }
 
@@ -258,7 +251,7 @@ func (x *nodeIndex) of(node string) []*Target {
 func (t *Target) SetPlace(device string, index, slices int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if d := t.devices[device]; d != nil {
+	if d := t.devices.byUUID.entries[device]; d != nil {
 		d.place = [2]int{max(index, -1) + 1, slices}
 	}
 }
