@@ -67,6 +67,15 @@ func (r *Ring) Rate(c Column, from, notBefore int64) (Stamped, bool) {
 	return Stamped{last, sum / time.Duration(last-first).Seconds()}, true
 }
 
+// Between returns the indexes of the timestamps within [from, to]: from first to before end.
+func (r *Ring) Between(from, to int64) (first, end int) {
+	end = r.used
+	if newest, ok := r.Newest(); ok && newest > to {
+		end = r.Search(to + 1)
+	}
+	return r.Search(from), end
+}
+
 // Search returns the index of the first timestamp at or after t.
 func (r *Ring) Search(t int64) int {
 	lo, hi := 0, r.used

@@ -253,8 +253,8 @@ func TestSync(t *testing.T) {
 		s.Sync(nil)
 		s.Sync([]Target{moved})
 		pass(3 * time.Second)
-		if got := store.Targets(); len(got) != 1 || got[0] != "node-1" {
-			t.Errorf("targets %v", got)
+		if got := store.Devices("", nil, time.Now(), 0); store.Stats().Targets != 1 || len(got) != 1 || got[0].Target != "node-1" {
+			t.Errorf("devices %v", got)
 		}
 		s.Sync(nil)
 		pass(time.Second)

@@ -215,14 +215,10 @@ func (c *columns) metric(name string, notBefore int64) (column ring.Column, ok b
 
 // samples appends the values of a column within [from, to], oldest first.
 func (c *columns) samples(dst []Sample, column ring.Column, from, to int64) []Sample {
-	for i := c.ring.Search(from); i < c.ring.Len(); i++ {
+	for i, end := c.ring.Between(from, to); i < end; i++ {
 		slot := c.ring.Slot(i)
-		stamp := c.ring.Stamp(slot)
-		if stamp > to {
-			break
-		}
 		if v, ok := c.ring.At(column, slot); ok {
-			dst = append(dst, Sample{time.Unix(0, stamp), v})
+			dst = append(dst, Sample{time.Unix(0, c.ring.Stamp(slot)), v})
 		}
 	}
 	return dst

@@ -218,30 +218,27 @@ type DeviceView struct {
 // not empty selects its targets.
 func (s *Store) Devices(node string, fields []gpu.FieldID, now time.Time, maxAge time.Duration) []DeviceView {
 	s.mu.RLock()
-	type labelled struct {
-		t *Target
-		l *TargetLabels
-	}
-	targets := make([]labelled, 0, len(s.targets))
+	targets := make([]*Target, 0, len(s.targets))
 	for _, t := range s.targets {
-		if l := t.facts.labels.Load(); node == "" || l.Node == node {
-			targets = append(targets, labelled{t, l})
+		if node == "" || t.facts.labels.Load().Node == node {
+			targets = append(targets, t)
 		}
 	}
 	s.mu.RUnlock()
-	slices.SortFunc(targets, func(a, b labelled) int {
-		return cmp.Or(cmp.Compare(a.l.Node, b.l.Node), cmp.Compare(a.t.name, b.t.name))
+	slices.SortFunc(targets, func(a, b *Target) int {
+		return cmp.Or(cmp.Compare(a.facts.labels.Load().Node, b.facts.labels.Load().Node), cmp.Compare(a.name, b.name))
 	})
 	out := make([]DeviceView, 0, 8*len(targets))
-	for _, x := range targets {
-		out = x.t.views(out, x.l, fields, now.UnixNano()-int64(x.t.Keep(maxAge)))
+	for _, t := range targets {
+		out = t.views(out, fields, now.UnixNano()-int64(t.Keep(maxAge)))
 	}
 	return out
 }
 
-func (t *Target) views(out []DeviceView, l *TargetLabels, fields []gpu.FieldID, notBefore int64) []DeviceView {
+func (t *Target) views(out []DeviceView, fields []gpu.FieldID, notBefore int64) []DeviceView {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	l := t.facts.labels.Load()
 	for _, uuid := range slices.Sorted(maps.Keys(t.devices.byUUID.entries)) {
 		d := t.devices.byUUID.entries[uuid]
 		v := DeviceView{Target: t.name, Labels: *l, Device: uuid, Index: d.place[0] - 1, Slices: d.place[1], Owners: d.owners, Idle: d.idle, Values: make([]FieldSample, 0, len(fields))}

@@ -7,7 +7,9 @@
 // A Target is one metrics endpoint that is scraped. All its values of one scrape have
 // the same timestamp. A target is therefore a ring of slots, each a timestamp and a
 // row of numbers, laid out [slot][series] without pointers. A target has one writer, its
-// scraper, and any number of concurrent readers.
+// scraper, and any number of concurrent readers. It is a lock and the parts that the lock
+// guards: columns, devices, holdings and exposures. Each part knows its size in bytes, and
+// the target's account in the ledger is their sum.
 //
 // Ownership is stored separately from samples, as tenures: pod p held device d from
 // one time until another. A pod has only the samples of its tenure, so that a

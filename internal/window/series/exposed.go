@@ -306,25 +306,22 @@ func (t *Target) ReadLast(lookups []Lookup, from, to int64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := &t.columns.ring
-	end := r.Len()
-	if newest, ok := r.Newest(); ok && newest > to {
-		end = r.Search(to + 1)
-	}
+	first, end := r.Between(from, to)
 	for i := range lookups {
 		x := &lookups[i]
 		x.Stamp = 0
 		if s := t.columns.of(x.Exposure.Ref); s != nil {
-			x.read(r, s.column, max(from, x.Exposure.From), end)
+			x.read(r, s.column, first, end)
 		}
 	}
 }
 
-// read reads the newest value before the index end that is not older than from.
-func (x *Lookup) read(r *ring.Ring, column ring.Column, from int64, end int) {
-	for i := end - 1; i >= 0; i-- {
+// read reads the newest value with an index from first to before end.
+func (x *Lookup) read(r *ring.Ring, column ring.Column, first, end int) {
+	for i := end - 1; i >= first; i-- {
 		slot := r.Slot(i)
 		stamp := r.Stamp(slot)
-		if stamp < from {
+		if stamp < x.Exposure.From {
 			return
 		}
 		if stamp >= x.Exposure.Until {
@@ -346,14 +343,10 @@ func (t *Target) ReadRange(dst []ring.Stamped, x *Exposure, from, to int64) []ri
 	if s == nil {
 		return dst
 	}
-	for i := r.Search(max(from, x.From)); i < r.Len(); i++ {
+	for i, end := r.Between(max(from, x.From), min(to, x.Until-1)); i < end; i++ {
 		slot := r.Slot(i)
-		stamp := r.Stamp(slot)
-		if stamp > to || stamp >= x.Until {
-			break
-		}
 		if v, ok := r.At(s.column, slot); ok {
-			dst = append(dst, ring.Stamped{Stamp: stamp, Value: v / x.Scale})
+			dst = append(dst, ring.Stamped{Stamp: r.Stamp(slot), Value: v / x.Scale})
 		}
 	}
 	return dst

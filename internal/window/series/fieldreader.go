@@ -74,9 +74,9 @@ func holderOn(first *holder, node string) (found *holder, several bool) {
 // the rules of podOnMany: the target's claims are not confirmed by another target.
 // They are ignored while a target of a lower rank assigns devices.
 func (r *FieldReader) podOnOne(h *Holder, x *holder) (Reading, bool) {
-	t, now := x.target, r.now.UnixNano()
+	t := x.target
 	if !t.facts.alone.Load() {
-		if lowest, found := r.store.nodes.authority(h.Node, now, r.maxAge); found && t.facts.rank() > lowest {
+		if lowest, found := r.store.nodes.authority(h.Node, r.now, r.maxAge); found && t.facts.rank() > lowest {
 			return Reading{}, false
 		}
 	}
@@ -85,14 +85,14 @@ func (r *FieldReader) podOnOne(h *Holder, x *holder) (Reading, bool) {
 	if t.closed != nil {
 		return Reading{}, false
 	}
-	g := gathered{keep: int64(t.Keep(r.maxAge))}
-	q := question{podKey{h.Namespace, h.Pod}, r.field, now}
+	q := t.query(podKey{h.Namespace, h.Pod}, r.field, r.now, r.maxAge)
+	g := gathered{keep: q.keep}
 	for i := range x.holding.spans {
 		if n := &x.holding.spans[i]; n.until == open {
 			if g.want == h.Devices { // more devices than the pod can hold
 				return Reading{}, false
 			}
-			t.gatherDevice(&g, n.device, n.from, &q)
+			q.gather(&t.columns, &g, n.device, n.from)
 		}
 	}
 	return g.reading(r.field)

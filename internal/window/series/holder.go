@@ -53,7 +53,7 @@ func devicesOn(tenures []tenure, t *Target) (n int) {
 // contradicts.
 func (s *Store) claims(dst []tenure, h *Holder, now time.Time, maxAge time.Duration) []tenure {
 	dst = s.tenures(dst, podKey{h.Namespace, h.Pod}, &h.Node, now.UnixNano(), open)
-	lowest, found := s.nodes.authority(h.Node, now.UnixNano(), maxAge)
+	lowest, found := s.nodes.authority(h.Node, now, maxAge)
 	if !found {
 		return dst
 	}
@@ -108,13 +108,12 @@ func (x *nodeIndex) remove(node string, t *Target) {
 // authority returns the lowest rank of the node's targets that assign devices. It
 // ignores targets whose last collection is older than maxAge and than three of their
 // intervals.
-func (x *nodeIndex) authority(node string, now int64, maxAge time.Duration) (rank uint8, found bool) {
+func (x *nodeIndex) authority(node string, now time.Time, maxAge time.Duration) (rank uint8, found bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for _, t := range x.targets[node] {
 		if r := t.facts.rank(); r < rank || !found {
-			age := time.Duration(now - t.facts.newest.Load())
-			if age <= t.Keep(maxAge) && t.facts.owned.Load() > 0 {
+			if now.UnixNano()-t.facts.newest.Load() <= int64(t.Keep(maxAge)) && t.facts.owned.Load() > 0 {
 				rank, found = r, true
 			}
 		}

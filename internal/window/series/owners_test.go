@@ -173,7 +173,6 @@ func TestAnUpdateLocksItsOwnTargetOnly(t *testing.T) {
 		newTarget(t, s, "c").own(sec(0), held("G2", "r"))
 		s.Drop("c")
 		s.Pods()
-		s.Targets()
 	}()
 	select {
 	case <-done:

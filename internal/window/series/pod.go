@@ -39,7 +39,7 @@ func newestOf(tenures []tenure, k podKey, field *gpu.Field, now time.Time, maxAg
 	if t == nil {
 		return Reading{}, false
 	}
-	g := t.gather(tenures, k, field, now.UnixNano(), maxAge)
+	g := t.gather(tenures, k, field, now, maxAge)
 	return g.reading(field)
 }
 
@@ -84,46 +84,49 @@ func (g gathered) combine(how gpu.Aggregation) (Sample, bool) {
 }
 
 // gather reads the field of the devices that the pod holds on t.
-func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now int64, maxAge time.Duration) gathered {
+func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now time.Time, maxAge time.Duration) (g gathered) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	g := gathered{keep: int64(t.Keep(maxAge))}
-	if t.closed != nil {
-		return g
-	}
-	q := question{k, f, now}
+	q := t.query(k, f, now, maxAge)
+	g.keep = q.keep
 	for i := range tenures {
-		if n := &tenures[i]; n.target == t && n.until == open {
-			t.gatherDevice(&g, n.device, n.from, &q)
+		if n := &tenures[i]; n.target == t && n.until == open && t.closed == nil {
+			q.gather(&t.columns, &g, n.device, n.from)
 		}
 	}
 	return g
 }
 
-// question is a request for a pod's value of a field.
-type question struct {
+// query asks a target for a pod's values of a field.
+type query struct {
 	pod   podKey
 	field *gpu.Field
 	now   int64 // ns
+	keep  int64 // the age up to which the newest value counts, ns
+	rate  int64 // the time over which a counter's newest rate is computed, ns
 }
 
-// gatherDevice reads the field of a device that the pod has held since from. The
-// caller holds t.mu, and t is not closed.
-func (t *Target) gatherDevice(g *gathered, d *device, from int64, q *question) {
-	g.want++
-	id, ok := t.columns.seriesOf(d, q.pod, q.field.ID, q.now)
-	if !ok {
-		return
-	}
-	var v ring.Stamped
-	notBefore := max(from, q.now-g.keep)
+func (t *Target) query(k podKey, f *gpu.Field, now time.Time, maxAge time.Duration) query {
+	keep := int64(t.Keep(maxAge))
+	return query{k, f, now.UnixNano(), keep, max(int64(t.store.cfg.Rate), keep)}
+}
+
+// newest reads the newest value of a series since a time.
+func (q *query) newest(c *columns, id uint32, since int64) (ring.Stamped, bool) {
+	notBefore := max(since, q.now-q.keep)
 	if q.field.PodAgg == gpu.Rate {
-		v, ok = t.columns.ring.Rate(t.columns.series[id].column, max(from, q.now-max(int64(t.store.cfg.Rate), g.keep)), notBefore)
-	} else {
-		v, ok = t.columns.latest(id, notBefore)
+		return c.ring.Rate(c.series[id].column, max(since, q.now-q.rate), notBefore)
 	}
-	if ok {
-		g.add(v.Stamp, v.Value)
+	return c.latest(id, notBefore)
+}
+
+// gather reads the field of a device that the pod has held since from.
+func (q *query) gather(c *columns, g *gathered, d *device, from int64) {
+	g.want++
+	if id, ok := c.seriesOf(d, q.pod, q.field.ID, q.now); ok {
+		if v, ok := q.newest(c, id, from); ok {
+			g.add(v.Stamp, v.Value)
+		}
 	}
 }
 
@@ -159,12 +162,9 @@ func (t *Target) rangeOf(tenures []tenure, k podKey, f *gpu.Field, from, to int6
 	prev := map[*device]Sample{}
 	var out []Sample
 	c, r := &t.columns, &t.columns.ring
-	for i := r.Search(from); i < r.Len(); i++ {
+	for i, end := r.Between(from, to); i < end; i++ {
 		slot := r.Slot(i)
 		stamp := r.Stamp(slot)
-		if stamp > to {
-			break
-		}
 		var g gathered
 		for j := range tenures {
 			n := &tenures[j]

@@ -4,8 +4,6 @@ package series
 
 import (
 	"hash/maphash"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -226,13 +224,6 @@ func (s *Store) Drop(name string) {
 	if t != nil {
 		t.close()
 	}
-}
-
-// Targets lists the names of the targets, sorted.
-func (s *Store) Targets() []string {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return slices.Sorted(maps.Keys(s.targets))
 }
 
 // Stats returns the store's figures.

@@ -31,11 +31,8 @@ func (t *Target) ReadUp(dst []ring.Stamped, from, to int64) []ring.Stamped {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	failed, r := t.failures.From(from), &t.columns.ring
-	for i := r.Search(from); i < r.Len(); i++ {
+	for i, end := r.Between(from, to); i < end; i++ {
 		stamp := r.Stamp(r.Slot(i))
-		if stamp > to {
-			break
-		}
 		for len(failed) > 0 && failed[0] < stamp {
 			dst, failed = append(dst, ring.Stamped{Stamp: failed[0]}), failed[1:]
 		}

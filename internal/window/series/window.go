@@ -77,8 +77,8 @@ func (r *FieldReader) WindowOn(w *Window, h *Holder, from time.Time) {
 	if t.closed != nil {
 		return
 	}
-	q := t.windowQuery(r, podKey{h.Namespace, h.Pod}, from)
-	w.MaxAge = q.keep
+	q := t.query(podKey{h.Namespace, h.Pod}, r.field, r.now, r.maxAge)
+	w.MaxAge = time.Duration(q.keep)
 	for i := range tenures {
 		if n := &tenures[i]; n.target == t && n.until == open {
 			x := w.add(n.device)
@@ -89,7 +89,7 @@ func (r *FieldReader) WindowOn(w *Window, h *Holder, from time.Time) {
 				continue
 			}
 			x.Shared = n.device.isShared() && hasOwn && own == id
-			x.Samples = q.read(&t.columns, x.Samples, id, n.from)
+			x.Samples = q.since(&t.columns, x.Samples, id, from, n.from)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func bestTarget(tenures []tenure, k podKey, f *gpu.Field, now time.Time, maxAge 
 		if best == nil && !slices.ContainsFunc(tenures[i:], func(n tenure) bool { return n.target != t }) {
 			return t // the usual case: the only one
 		}
-		g := t.gather(tenures, k, f, now.UnixNano(), maxAge)
+		g := t.gather(tenures, k, f, now, maxAge)
 		if best == nil || g.have > most.have || g.have == most.have && g.at > most.at {
 			best, most = t, g
 		}
@@ -132,47 +132,21 @@ func bestTarget(tenures []tenure, k podKey, f *gpu.Field, now time.Time, maxAge 
 	return best
 }
 
-// windowQuery is a request for the values of a target's devices.
-type windowQuery struct {
-	pod       podKey
-	from, now int64 // ns; from 0: only the newest value
-	notBefore int64 // of the newest value, ns
-	keep      time.Duration
-	rate      bool
-	rateFrom  int64 // of a counter's newest rate, ns
-}
-
-func (t *Target) windowQuery(r *FieldReader, k podKey, from time.Time) windowQuery {
-	now := r.now.UnixNano()
-	keep := int64(t.Keep(r.maxAge))
-	q := windowQuery{pod: k, now: now, notBefore: now - keep, keep: time.Duration(keep), rate: r.field.PodAgg == gpu.Rate}
-	q.rateFrom = now - max(int64(t.store.cfg.Rate), keep)
-	if !from.IsZero() {
-		q.from = from.UnixNano()
+// since appends a series' values from a time on, and the newest only if from is zero. None of
+// them is from before held. dst is empty.
+func (q *query) since(c *columns, dst []Sample, id uint32, from time.Time, held int64) []Sample {
+	if from.IsZero() {
+		if v, ok := q.newest(c, id, held); ok {
+			dst = append(dst, sampleOf(v))
+		}
+		return dst
 	}
-	return q
-}
-
-// read appends a series' values since q.from and since since. dst is empty.
-func (q *windowQuery) read(c *columns, dst []Sample, id uint32, since int64) []Sample {
-	column := c.series[id].column
-	switch {
-	case q.from != 0:
-		dst = c.samples(dst, column, max(since, q.from), q.now)
-		if q.rate {
-			dst = rates(dst)
-		}
-		if len(dst) > 0 && dst[len(dst)-1].At.UnixNano() < q.notBefore {
-			return dst[:0]
-		}
-	case q.rate:
-		if v, ok := c.ring.Rate(column, max(since, q.rateFrom), max(since, q.notBefore)); ok {
-			dst = append(dst, sampleOf(v))
-		}
-	default:
-		if v, ok := c.latest(id, max(since, q.notBefore)); ok {
-			dst = append(dst, sampleOf(v))
-		}
+	dst = c.samples(dst, c.series[id].column, max(held, from.UnixNano()), q.now)
+	if q.field.PodAgg == gpu.Rate {
+		dst = rates(dst)
+	}
+	if len(dst) > 0 && dst[len(dst)-1].At.UnixNano() < q.now-q.keep {
+		return dst[:0]
 	}
 	return dst
 }
@@ -227,13 +201,13 @@ func (t *Target) nodeWindow(r *FieldReader, w *Window, from time.Time) {
 	if t.closed != nil {
 		return
 	}
-	q := t.windowQuery(r, podKey{}, from)
-	w.MaxAge = q.keep
+	q := t.query(podKey{}, r.field, r.now, r.maxAge)
+	w.MaxAge = time.Duration(q.keep)
 	for _, d := range t.devices.byUUID.entries {
 		if id, ok := d.series(r.field.ID); ok {
 			x := w.add(d)
 			x.Measured = true
-			x.Samples = q.read(&t.columns, x.Samples, id, 0)
+			x.Samples = q.since(&t.columns, x.Samples, id, from, 0)
 		}
 	}
 }
