@@ -204,15 +204,6 @@ func (c *columns) compact(slots int, forced bool) {
 	}
 }
 
-// metric returns the column of a pod's own metric whose newest value is not older than notBefore.
-func (c *columns) metric(name string, notBefore int64) (column ring.Column, ok bool) {
-	id, ok := c.metrics.entries[name]
-	if !ok || c.series[id].last < notBefore {
-		return column, false
-	}
-	return c.series[id].column, true
-}
-
 // samples appends the values of a column within [from, to], oldest first.
 func (c *columns) samples(dst []Sample, column ring.Column, from, to int64) []Sample {
 	for i, end := c.ring.Between(from, to); i < end; i++ {

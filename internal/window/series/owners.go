@@ -50,10 +50,6 @@ func IsOwner(namespace, pod, container, replica int) bool {
 // IsDevice reports whether a name of this length can be a device's.
 func IsDevice(length int) bool { return length > 0 && length <= maxDevice }
 
-func isOwner(o *gpu.Owner) bool {
-	return IsOwner(len(o.Namespace), len(o.Pod), len(o.Container), len(o.Replica))
-}
-
 // SetOwners sets the owners of all devices of the target from the time at, when the
 // list was collected. The list is complete: a device that is not in it has no owner.
 // Samples with the timestamp at belong to the new owners. It returns false if
@@ -156,8 +152,11 @@ func (t *Target) claimed(uuid string) (*device, bool) {
 
 // validOwners returns the list, sorted, without owners whose names are too long.
 func validOwners(list []gpu.Owner) []gpu.Owner {
-	if slices.ContainsFunc(list, func(o gpu.Owner) bool { return !isOwner(&o) }) {
-		list = slices.DeleteFunc(slices.Clone(list), func(o gpu.Owner) bool { return !isOwner(&o) })
+	isInvalid := func(o gpu.Owner) bool {
+		return !IsOwner(len(o.Namespace), len(o.Pod), len(o.Container), len(o.Replica))
+	}
+	if slices.ContainsFunc(list, isInvalid) {
+		list = slices.DeleteFunc(slices.Clone(list), isInvalid)
 	}
 	if !slices.IsSortedFunc(list, gpu.ComparePods) {
 		list = slices.SortedStableFunc(slices.Values(list), gpu.ComparePods)

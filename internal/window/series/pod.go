@@ -237,43 +237,34 @@ type columnReader func(r *ring.Ring, c ring.Column, from, notBefore int64) (olde
 // podMetric reads a pod's own metric on the target that has the newest value.
 func (s *Store) podMetric(k podKey, metric string, now time.Time, maxAge time.Duration, read columnReader) (best Step, found bool) {
 	from, notBefore := now.Add(-max(s.cfg.Rate, maxAge)).UnixNano(), now.Add(-maxAge).UnixNano()
-	for _, t := range s.index.own(k) {
-		if v, ok := t.readMetric(metric, from, notBefore, read); ok && (!found || v.To.At.After(best.To.At)) {
+	s.eachMetric(k, metric, notBefore, func(c *columns, column ring.Column) {
+		older, newest, ok := read(&c.ring, column, from, notBefore)
+		if v := (Step{sampleOf(older), sampleOf(newest)}); ok && (!found || v.To.At.After(best.To.At)) {
 			best, found = v, true
 		}
-	}
+	})
 	return best, found
-}
-
-func (t *Target) readMetric(name string, from, notBefore int64, read columnReader) (Step, bool) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	column, ok := t.columns.metric(name, notBefore)
-	if !ok {
-		return Step{}, false
-	}
-	older, newest, ok := read(&t.columns.ring, column, from, notBefore)
-	return Step{From: sampleOf(older), To: sampleOf(newest)}, ok
 }
 
 // PodMetricRange returns the values of a pod's own metric within [from, to], oldest
 // first.
-func (s *Store) PodMetricRange(namespace, pod, metric string, from, to time.Time) []Sample {
-	var best []Sample
-	for _, t := range s.index.own(podKey{namespace, pod}) {
-		if got := t.metricRange(metric, from.UnixNano(), to.UnixNano()); len(got) > len(best) {
+func (s *Store) PodMetricRange(namespace, pod, metric string, from, to time.Time) (best []Sample) {
+	s.eachMetric(podKey{namespace, pod}, metric, from.UnixNano(), func(c *columns, column ring.Column) {
+		if got := c.samples(nil, column, from.UnixNano(), to.UnixNano()); len(got) > len(best) {
 			best = got
 		}
-	}
+	})
 	return best
 }
 
-func (t *Target) metricRange(name string, from, to int64) []Sample {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	column, ok := t.columns.metric(name, from)
-	if !ok {
-		return nil
+// eachMetric calls f for each target that has a pod's own metric, with a value that is not
+// older than notBefore.
+func (s *Store) eachMetric(k podKey, metric string, notBefore int64, f func(*columns, ring.Column)) {
+	for _, t := range s.index.own(k) {
+		t.mu.RLock()
+		if id, ok := t.columns.metrics.entries[metric]; ok && t.columns.series[id].last >= notBefore {
+			f(&t.columns, t.columns.series[id].column)
+		}
+		t.mu.RUnlock()
 	}
-	return t.columns.samples(nil, column, from, to)
 }

@@ -198,9 +198,6 @@ func (t *Target) nodeWindow(r *FieldReader, w *Window, from time.Time) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	w.Devices = w.Devices[:0]
-	if t.closed != nil {
-		return
-	}
 	q := t.query(podKey{}, r.field, r.now, r.maxAge)
 	w.MaxAge = time.Duration(q.keep)
 	for _, d := range t.devices.byUUID.entries {
@@ -234,30 +231,28 @@ func (t *Target) SetPlace(device string, index, slices int) {
 // Store.Pod, oldest first. It appends to dst. Devices that keep returns false for do not
 // count; nil: all count.
 func (w *Window) Combine(dst []Sample, how gpu.Aggregation, keep func(*DeviceWindow) bool) []Sample {
-	var at [16]int
-	next := at[:0]
-	var devices [16]*DeviceWindow
-	of := devices[:0]
+	var buf [16][]Sample
+	rest := buf[:0] // of each device
 	for i := range w.Devices {
 		if d := &w.Devices[i]; keep == nil || keep(d) {
-			of, next = append(of, d), append(next, 0)
+			rest = append(rest, d.Samples)
 		}
 	}
 	for {
 		oldest := int64(open)
-		for i, d := range of {
-			if next[i] < len(d.Samples) {
-				oldest = min(oldest, d.Samples[next[i]].At.UnixNano())
+		for _, of := range rest {
+			if len(of) > 0 {
+				oldest = min(oldest, of[0].At.UnixNano())
 			}
 		}
 		if oldest == open {
 			return dst
 		}
-		g := gathered{want: len(of)}
-		for i, d := range of {
-			if next[i] < len(d.Samples) && d.Samples[next[i]].At.UnixNano() == oldest {
-				g.add(oldest, d.Samples[next[i]].Value)
-				next[i]++
+		g := gathered{want: len(rest)}
+		for i, of := range rest {
+			if len(of) > 0 && of[0].At.UnixNano() == oldest {
+				g.add(oldest, of[0].Value)
+				rest[i] = of[1:]
 			}
 		}
 		if s, ok := g.combine(how); ok {
