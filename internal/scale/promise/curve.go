@@ -19,15 +19,18 @@ type Shares [classes]float32
 
 const (
 	// classes is the number of classes of the busy share of a replica: eight per octave,
-	// from leastBusy up.
+	// from leastBusy up to 4.
 	classes   = 48
 	leastBusy = 1.0 / 16
-	// curveMemory is the time constant of the counts, in seconds.
+	// curveMemory is the time constant of the counts, in seconds: the day whose misses are
+	// fed back. No trial is recorded.
 	curveMemory = 24 * 3600
 	// steepness is that of the assumed curve, a logistic one over the logarithm of the
-	// busy share. At three quarters of the knee, one request in a hundred misses.
+	// busy share. At three quarters of the knee, one request in a hundred misses. No trial of
+	// another slope is recorded; firstShare and atOnceShare were tried on this one.
 	steepness = 16
-	// assumed is for how many requests of each class the assumed curve counts.
+	// assumed is for how many requests of each class the assumed curve counts. No trial is
+	// recorded.
 	assumed = 20
 )
 

@@ -30,11 +30,13 @@ const (
 	// workMemory is the time constant of the fit, in seconds. Prompts that are found in a
 	// cache cost less, and their share changes with the traffic.
 	workMemory = 2 * 3600
-	// leastWork is how many replica-seconds the fit needs.
+	// leastWork is how many replica-seconds the fit needs: less than one replica has in the
+	// first step of a new workload.
 	leastWork = 4
 	// priorPrompt and priorOutput are what a token takes where the readings do not tell, as a
 	// share of an idle iteration. Models of 8 and 70 billion parameters are at 0.004 to
-	// 0.007 and 0.008 to 0.03 (the fits in replay/service).
+	// 0.007 and 0.008 to 0.03 (the fits in replay/service). With these in seconds, the fit ran
+	// away: small models are ten times faster.
 	priorPrompt, priorOutput = 0.005, 0.015
 	// priorSpread is the standard deviation of the true costs from these, and noise that
 	// of a step's mean from the plane, both relative. Errors of neighbouring steps are
