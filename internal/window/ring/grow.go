@@ -81,8 +81,12 @@ func (r *Ring) PerSlot() int64 {
 // SlotsWidened returns the number of slots that take no more than now after Rebuild and
 // Widen; at most those that there are.
 func (r *Ring) SlotsWidened() int {
-	perSlot := r.PerSlot() + int64(4*more(r.narrow.inUse()))
-	return min(int(r.Bytes()*7/8/perSlot), r.Slots())
+	spare := more(r.narrow.inUse())
+	n := min(int(r.Bytes()*7/8/(r.PerSlot()+int64(4*spare))), r.Slots())
+	for n > 0 && r.bytesOf(n, r.short.inUse(), r.narrow.inUse()+spare, r.wide.inUse()) > r.Bytes() {
+		n--
+	}
+	return n
 }
 
 // CostOfColumn returns the most that AddColumn can cost.

@@ -98,6 +98,27 @@ func TestBytesAreCounted(t *testing.T) {
 	}
 }
 
+// TestAWiderColumnTakesNoMore: the window becomes as short as the wider column asks for.
+func TestAWiderColumnTakesNoMore(t *testing.T) {
+	for shape := range 20 * 8 * 4 * 40 {
+		short, narrow, wide, slots := 1+shape%20, shape/20%8, shape/160%4, 8+shape/640
+		var r Ring
+		r.Resize(slots)
+		var keep Columns
+		for w, n := range map[Width]int{Short: short, Narrow: narrow, Wide: wide} {
+			for range n {
+				keep.Keep(r.AddColumn(w))
+			}
+		}
+		before, widened := r.Bytes(), r.SlotsWidened()
+		r.Rebuild(widened, &keep)
+		r.Widen(Column{Width: Short})
+		if got := r.Bytes(); got > before && widened > 0 {
+			t.Fatalf("%d slots of %d, %d and %d columns: %d bytes, then %d in %d slots", slots, short, narrow, wide, before, got, r.Slots())
+		}
+	}
+}
+
 func recount(t *testing.T, r *Ring) int64 {
 	t.Helper()
 	if cap(r.short.free) > r.short.stride || cap(r.narrow.free) > r.narrow.stride || cap(r.wide.free) > r.wide.stride {
