@@ -248,26 +248,27 @@ func TestPodsComeAndGo(t *testing.T) {
 			t.Errorf("%v: %s, want %s", owners, got, want)
 		}
 	}
+	has := func(pod string, want ...float64) {
+		t.Helper()
+		var got []float64
+		for _, s := range podSamples(x.store, pod, t0, x.now) {
+			got = append(got, s.Value)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s has %v, want %v", pod, got, want)
+		}
+	}
 	f("G0:ns/p/c G1:ns/p/c", 10, "p", "p")
+	has("p", 10.5)
 	f("G1:ns/p/c", 20, "", "p")
 	f("G0:ns/q/c G1:ns/p/c", 30, "q", "p")
+	has("p", 11, 21, 31)
 	f("G0:ns/q/c", 40, "q") // the second GPU is lost
+	has("p")
+	has("q", 30, 40)
 	f("", 50)
 	f("G0:ns/q/c G1:ns/r/c", 60, "q", "r")
-	var got []float64
-	for _, s := range x.store.PodRange("ns", "p", gpu.GPUUtil, t0, x.now) {
-		got = append(got, s.Value)
-	}
-	if want := []float64{10.5, 21, 31}; !slices.Equal(got, want) {
-		t.Errorf("p had %v, want %v", got, want)
-	}
-	got = nil
-	for _, s := range x.store.PodRange("ns", "q", gpu.GPUUtil, t0, x.now) {
-		got = append(got, s.Value)
-	}
-	if want := []float64{30, 40, 60}; !slices.Equal(got, want) {
-		t.Errorf("q had %v, want %v", got, want)
-	}
+	has("q", 60)
 }
 
 // A device that its agent cannot read keeps its last values on the page for a

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/test/pagetest"
@@ -193,7 +192,7 @@ func TestHonestTargetsBesideHostilePages(t *testing.T) {
 	}
 	for j := range good {
 		pod := fmt.Sprintf("pod-%d-3", j)
-		if got := store.PodRange("ns", pod, gpu.GPUUtil, t0, t0.Add(time.Hour)); len(got) != 31 {
+		if got := podSamples(store, pod, t0, t0.Add(time.Hour)); len(got) != 31 {
 			t.Errorf("%s has %d of 31 samples", pod, len(got))
 		}
 	}

@@ -109,6 +109,14 @@ func inBubble(t *testing.T, a *fakeAgent, d time.Duration, check func(*Scraper, 
 
 var agentTarget = Target{Name: "node-1", URL: parse("http://10.0.0.1:9400/metrics"), Kind: Agent, Fields: gpu.SetOf(gpu.GPUUtil)}
 
+// podSamples returns the utilisation of a pod's devices since from, while it held them.
+func podSamples(store *series.Store, pod string, from, now time.Time) []series.Sample {
+	r := store.FieldReader(gpu.GPUUtil, now, 1000*time.Hour)
+	var w series.Window
+	r.WindowOn(&w, &series.Holder{Namespace: "ns", Pod: pod, Devices: -1}, from)
+	return w.Combine(nil, gpu.Mean, nil)
+}
+
 // pass lets time of the bubble go by, until all that was due is done.
 func pass(d time.Duration) {
 	time.Sleep(d)
@@ -120,7 +128,7 @@ func TestScrapesFollowTheAgentsTicks(t *testing.T) {
 		t.Helper()
 		inBubble(t, a, 60*time.Second, func(s *Scraper, store *series.Store) {
 			st := s.States()[0]
-			got := store.PodRange("ns", "p", gpu.GPUUtil, t0.Add(5*time.Second), t0.Add(time.Minute))
+			got := podSamples(store, "p", t0.Add(5*time.Second), t0.Add(time.Minute))
 			if len(got) < samples || len(got) > samples+1 {
 				t.Errorf("%s: %d samples of 55 s, want %d", what, len(got), samples)
 			}
@@ -227,7 +235,7 @@ func TestSync(t *testing.T) {
 	a := &fakeAgent{interval: time.Second, took: always(time.Millisecond)}
 	inBubble(t, a, 10*time.Second, func(s *Scraper, store *series.Store) {
 		count := func() int {
-			return len(store.PodRange("ns", "p", gpu.GPUUtil, t0, time.Now()))
+			return len(podSamples(store, "p", t0, time.Now()))
 		}
 		if count() < 9 {
 			t.Errorf("%d samples after 10 s", count())
@@ -235,7 +243,7 @@ func TestSync(t *testing.T) {
 		moved := agentTarget
 		moved.URL = parse("http://10.0.0.2:9400/metrics")
 		other := agentTarget
-		other.Name = "node-2"
+		other.Name, other.Labels.Node = "node-2", "n2"
 		s.Sync([]Target{moved, other})
 		pass(10 * time.Second)
 		if count() < 18 {
@@ -283,7 +291,7 @@ func TestARunnerKeepsNoList(t *testing.T) {
 			}
 		}
 		other := agentTarget
-		other.Name = "node-2"
+		other.Name, other.Labels.Node = "node-2", "n2"
 		s.Sync([]Target{agentTarget, other})
 		check("a new one")
 		other.Labels.Job = "changed"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package series keeps the controller's bounded windows of samples in memory: the
-// values of each GPU and each pod during the last minutes, and which pod held which
-// GPU at the time.
+// values of each GPU and each pod during the last minutes, and which pod holds which
+// GPU since when.
 //
 // A Target is one metrics endpoint that is scraped. All its values of one scrape have
 // the same timestamp. A target is therefore a ring of slots, each a timestamp and a
@@ -11,9 +11,9 @@
 // guards: columns, devices, holdings and exposures. Each part knows its size in bytes, and
 // the target's account in the ledger is their sum.
 //
-// Ownership is stored separately from samples, as tenures: pod p held device d from
-// one time until another. A pod has only the samples of its tenure, so that a
-// device's history does not move to its next pod.
+// Ownership is stored separately from samples, as tenures: pod p holds device d since a
+// time. A pod has only the samples of its tenure, so that a device's history does not
+// move to its next pod.
 //
 // Missing is not zero. A value older than the caller's maxAge is absent, and so is a
 // sum with a missing addend:

@@ -3,6 +3,7 @@
 package series
 
 import (
+	"math"
 	"slices"
 	"time"
 	"unsafe"
@@ -34,8 +35,8 @@ type Exposure struct {
 	From, Until int64
 }
 
-// Open is the end of an exposure that has not ended, and of a tenure.
-const Open = open
+// Open is the end of an exposure that has not ended.
+const Open = math.MaxInt64
 
 // exposures are the labelled series of a target. Those that the page no longer shows
 // stay until the window has no samples of them.
@@ -356,11 +357,8 @@ func (t *Target) ReadRange(dst []ring.Stamped, x *Exposure, from, to int64) []ri
 func (t *Target) Claimed(namespace, pod string) (n int) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	h := t.holdings.pods.entries[podKey{namespace, pod}]
-	for i := 0; h != nil && i < len(h.spans); i++ {
-		if h.spans[i].until == open {
-			n++
-		}
+	if h := t.holdings.pods.entries[podKey{namespace, pod}]; h != nil {
+		n = len(h.spans)
 	}
 	return n
 }

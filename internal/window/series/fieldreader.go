@@ -88,12 +88,10 @@ func (r *FieldReader) podOnOne(h *Holder, x *holder) (Reading, bool) {
 	q := t.query(podKey{h.Namespace, h.Pod}, r.field, r.now, r.maxAge)
 	g := gathered{keep: q.keep}
 	for i := range x.holding.spans {
-		if n := &x.holding.spans[i]; n.until == open {
-			if g.want == h.Devices { // more devices than the pod can hold
-				return Reading{}, false
-			}
-			q.gather(&t.columns, &g, n.device, n.from)
+		if g.want == h.Devices { // more devices than the pod can hold
+			return Reading{}, false
 		}
+		q.gather(&t.columns, &g, x.holding.spans[i].device, x.holding.spans[i].from)
 	}
 	return g.reading(r.field)
 }

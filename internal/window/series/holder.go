@@ -39,10 +39,10 @@ func (s *Store) podOnMany(h *Holder, f *gpu.Field, now time.Time, maxAge time.Du
 	return newestOf(tenures, k, f, now, maxAge)
 }
 
-// devicesOn returns the number of open tenures on t.
+// devicesOn returns the number of tenures on t.
 func devicesOn(tenures []tenure, t *Target) (n int) {
 	for i := range tenures {
-		if tenures[i].target == t && tenures[i].until == open {
+		if tenures[i].target == t {
 			n++
 		}
 	}
@@ -52,14 +52,14 @@ func devicesOn(tenures []tenure, t *Target) (n int) {
 // claims appends the pod's tenures on its own node that no target of a lower rank
 // contradicts.
 func (s *Store) claims(dst []tenure, h *Holder, now time.Time, maxAge time.Duration) []tenure {
-	dst = s.tenures(dst, podKey{h.Namespace, h.Pod}, &h.Node, now.UnixNano(), open)
+	dst = s.tenures(dst, podKey{h.Namespace, h.Pod}, &h.Node)
 	lowest, found := s.nodes.authority(h.Node, now, maxAge)
 	if !found {
 		return dst
 	}
 	confirmed := func(n tenure) bool {
 		return slices.ContainsFunc(dst, func(o tenure) bool {
-			return o.target.facts.rank() == lowest && o.until == open && o.device.uuid == n.device.uuid
+			return o.target.facts.rank() == lowest && o.device.uuid == n.device.uuid
 		})
 	}
 	// Filter in place: the tenures of the lowest rank come first and are kept, so that confirmed can read them.

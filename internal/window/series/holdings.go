@@ -4,35 +4,28 @@ package series
 
 import (
 	"cmp"
-	"math"
 	"slices"
-	"sort"
 	"unsafe"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/ledger"
 )
 
-// holdings are the pods that hold devices of a target, or held them within the window.
-// Each of them is in the index of pods.
+// holdings are the pods that hold devices of a target. Each of them is in the index of pods.
 type holdings struct {
-	target  *Target // in the index
-	pods    table[podKey, *holding]
-	round   uint32 // updates of owners
-	past    int    // ended tenures
-	pruneAt int    // prune when past exceeds this
-	steps   int    // the work of updates of owners, for tests
-	bytes   int64  // of the pods' names and tenures
+	target *Target // in the index
+	pods   table[podKey, *holding]
+	round  uint32 // updates of owners
+	steps  int    // the work of updates of owners, for tests
+	bytes  int64  // of the pods' names and tenures
 }
 
-// tenure is the time in which a pod held a device, [from, until) in ns.
+// tenure is a device that a pod holds since a time in ns.
 type tenure struct {
-	target      *Target
-	device      *device
-	from, until int64 // until is open while the pod holds the device
+	target *Target
+	device *device
+	from   int64
 }
-
-const open = math.MaxInt64
 
 // holding is a pod's tenures on one target.
 type holding struct {
@@ -42,8 +35,8 @@ type holding struct {
 
 // span is a tenure without its target.
 type span struct {
-	device      *device
-	from, until int64
+	device *device
+	from   int64
 }
 
 const (
@@ -81,7 +74,7 @@ func (x *holdings) costOf(changed []*device) ledger.Cost {
 
 // end ends the tenures of pods that are not among the next owners of their device. It
 // reads the tenures of each such pod once, also if the pod lost several devices.
-func (x *holdings) end(changed []*device, stamp int64) {
+func (x *holdings) end(changed []*device) {
 	for _, d := range changed {
 		d.changed = x.round
 	}
@@ -91,28 +84,35 @@ func (x *holdings) end(changed []*device, stamp int64) {
 			k := podKey{namespace, pod}
 			if h := x.pods.entries[k]; before && !after && h != nil && h.round != x.round {
 				h.round = x.round
-				x.endOf(h, k, stamp)
+				x.endOf(h, k)
 			}
 		})
 	}
+	x.pods.fit()
 }
 
-func (x *holdings) endOf(h *holding, k podKey, stamp int64) {
-	for i := range h.spans {
+func (x *holdings) endOf(h *holding, k podKey) {
+	x.bytes -= h.bytes()
+	h.spans = slices.DeleteFunc(h.spans, func(n span) bool {
 		x.steps++
-		n := &h.spans[i]
-		if n.until != open || n.device.changed != x.round {
-			continue
+		if n.device.changed != x.round {
+			return false
 		}
-		compare := func(j int) int {
-			o := &n.device.next[j]
-			return cmp.Or(cmp.Compare(k.namespace, o.Namespace), cmp.Compare(k.pod, o.Pod))
-		}
-		if _, still := sort.Find(len(n.device.next), compare); !still {
-			n.until = stamp
-			x.past++
-		}
+		_, still := slices.BinarySearchFunc(n.device.next, k, func(o gpu.Owner, k podKey) int {
+			return cmp.Or(cmp.Compare(o.Namespace, k.namespace), cmp.Compare(o.Pod, k.pod))
+		})
+		return !still
+	})
+	if len(h.spans) == 0 {
+		delete(x.pods.entries, k)
+		x.bytes -= TextBytes(len(k.pod))
+		x.target.store.index.remove(k, x.target, false)
+		return
 	}
+	if cap(h.spans) > 4*len(h.spans)+8 {
+		h.spans = slices.Clone(h.spans)
+	}
+	x.bytes += h.bytes()
 }
 
 // begin begins the tenures of the next owners that do not own their device yet.
@@ -125,7 +125,7 @@ func (x *holdings) begin(changed []*device, stamp int64) {
 			}
 			h := x.add(podKey{namespace, pod})
 			x.bytes -= h.bytes()
-			h.spans = append(h.spans, span{d, stamp, open})
+			h.spans = append(h.spans, span{d, stamp})
 			x.bytes += h.bytes()
 		})
 	}
@@ -143,90 +143,12 @@ func (x *holdings) add(k podKey) *holding {
 	return h
 }
 
-// prune removes the tenures that ended before a time, and the oldest of the others
-// if there are more than maxPast. It returns how many of these. It sets pruneAt to twice
-// the tenures that are left, so that the amortized cost of a tenure is constant.
-func (x *holdings) prune(before int64) (early int) {
-	x.forgetPast(before)
-	if x.past > maxPast {
-		ends := make([]int64, 0, x.past)
-		for _, h := range x.pods.entries {
-			for _, n := range h.spans {
-				if n.until != open {
-					ends = append(ends, n.until)
-				}
-			}
-		}
-		slices.Sort(ends)
-		x.forgetPast(ends[len(ends)-maxPast/2] + 1)
-		early = len(ends) - x.past
-	}
-	x.pruneAt = min(2*x.past+64, maxPast)
-	x.pods.fit()
-	return early
-}
-
-// forgetPast removes the tenures that ended before a time.
-func (x *holdings) forgetPast(before int64) {
-	for k, h := range x.pods.entries {
-		x.steps += len(h.spans)
-		x.filter(k, h, func(n *span) bool { return n.until >= before })
-	}
-}
-
-// filter keeps the tenures of a pod for which keep returns true.
-func (x *holdings) filter(k podKey, h *holding, keep func(*span) bool) {
-	x.bytes -= h.bytes()
-	kept := h.spans[:0]
-	for i := range h.spans {
-		if keep(&h.spans[i]) {
-			kept = append(kept, h.spans[i])
-		} else if h.spans[i].until != open {
-			x.past--
-		}
-	}
-	clear(h.spans[len(kept):])
-	if len(kept) == 0 {
-		delete(x.pods.entries, k)
-		x.bytes -= TextBytes(len(k.pod))
-		x.target.store.index.remove(k, x.target, false)
-		return
-	}
-	if h.spans = kept; cap(kept) > 4*len(kept)+8 {
-		h.spans = slices.Clone(kept)
-	}
-	x.bytes += h.bytes()
-}
-
-// forget removes the ended tenures of a pod. The others begin no earlier than now.
-func (x *holdings) forget(k podKey, now int64) (found bool) {
-	h := x.pods.entries[k]
-	if h == nil {
-		return false
-	}
-	x.filter(k, h, func(n *span) bool {
-		n.from = max(n.from, now)
-		return n.until == open
-	})
-	return true
-}
-
-// rewind lets the open tenures begin no later than stamp, to which the clock was set back.
+// rewind lets the tenures begin no later than stamp, to which the clock was set back.
 func (x *holdings) rewind(stamp int64) {
 	for _, h := range x.pods.entries {
 		for i := range h.spans {
-			if n := &h.spans[i]; n.until == open {
-				n.from = min(n.from, stamp)
-			}
+			h.spans[i].from = min(h.spans[i].from, stamp)
 		}
-	}
-}
-
-// shrink removes the ended tenures if they are many.
-func (x *holdings) shrink() {
-	if x.past > 64 {
-		x.forgetPast(open)
-		x.pruneAt = 64
 	}
 }
 

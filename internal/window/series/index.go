@@ -31,14 +31,14 @@ type podKey struct{ namespace, pod string }
 
 // podEntry is the targets of a pod.
 type podEntry struct {
-	// holders is the list of targets on which the pod holds or held a device. It is
+	// holders is the list of targets on which the pod holds a device. It is
 	// changed under the shard's lock and read without it. An entry that was removed
 	// from the index has none.
 	holders atomic.Pointer[holder]
 	own     []*Target // the targets of the pod's own metrics
 }
 
-// holder is a target on which a pod holds or held a device. The target's mu guards
+// holder is a target on which a pod holds a device. The target's mu guards
 // the holding.
 type holder struct {
 	target  *Target
@@ -113,7 +113,7 @@ func (x *podIndex) entry(k podKey) *podEntry {
 	return s.pods.entries[k]
 }
 
-// holders returns the list of targets on which a pod holds or held a device.
+// holders returns the list of targets on which a pod holds a device.
 func (x *podIndex) holders(k podKey) *holder {
 	if e := x.entry(k); e != nil {
 		return e.holders.Load()

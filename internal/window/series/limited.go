@@ -23,7 +23,7 @@ const (
 	RefusedDevice                  // a device
 	RefusedOwner                   // an owner of a device
 	RefusedName                    // a name that is too long
-	RefusedHistory                 // samples or owners that were dropped before the end of the window
+	RefusedHistory                 // samples or lines that were dropped before the end of the window
 	RefusedWriter                  // memory of the target's scraper for its page
 	RefusedReserved                // a metric name that the target may not have
 	NumRefused

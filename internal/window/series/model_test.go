@@ -59,10 +59,10 @@ func TestAgainstAPlainModel(t *testing.T) {
 		for p := range 3 {
 			pod := fmt.Sprint("p", p)
 			var want []Sample
-			for _, x := range rows {
+			for i, x := range rows {
 				var g gathered
 				for d, v := range x.value {
-					if x.holder[d] == pod {
+					if !slices.ContainsFunc(rows[i:], func(x row) bool { return x.holder[d] != pod }) { // it has held d since
 						g.add(x.at, v)
 					}
 				}
@@ -70,7 +70,7 @@ func TestAgainstAPlainModel(t *testing.T) {
 					want = append(want, v)
 				}
 			}
-			if got := s.PodRange("ns", pod, gpu.GPUUtil, now.Add(-span/2), now); !slices.Equal(got, want) {
+			if got := podRange(s, "n-a", pod, gpu.GPUUtil, now.Add(-span/2), now); !slices.Equal(got, want) {
 				t.Fatalf("seed %d %s:\n got %v\nwant %v", seed, pod, got, want)
 			}
 		}
@@ -110,7 +110,7 @@ func TestReadersAndWriters(t *testing.T) {
 				}
 				pod := fmt.Sprint("p", i%10)
 				s.Pod("ns", pod, gpu.GPUUtil, sec(float64(i%50)), time.Minute)
-				s.PodRange("ns", pod, gpu.GPUUtil, sec(0), sec(50))
+				podRange(s, fmt.Sprint("n-t", i%4), pod, gpu.GPUUtil, sec(0), sec(50))
 				s.Devices("", []gpu.FieldID{gpu.GPUUtil}, sec(50), time.Minute)
 				s.Forget("ns", pod, sec(1))
 				s.Stats()
@@ -184,7 +184,7 @@ func BenchmarkPodRange(b *testing.B) {
 	filled(b, s, "n1", 601)
 	b.ReportAllocs()
 	for range b.N {
-		if got := s.PodRange("ns", "n1-pod-1", gpu.GPUUtil, sec(540), sec(600)); len(got) != 61 {
+		if got := podRange(s, "n-n1", "n1-pod-1", gpu.GPUUtil, sec(540), sec(600)); len(got) != 61 {
 			b.Fatal(len(got))
 		}
 	}

@@ -20,8 +20,6 @@ const (
 	// kubelet runs 110 pods by default, and 500 in distributions that raise the
 	// limit; 500 pods that share 8 GPUs are 4,000 pairs.
 	MaxOwners = 4096
-	// maxPast is the limit of remembered tenures that have ended.
-	maxPast = MaxOwners
 
 	// The lengths of names, in bytes. A pod's name is a DNS subdomain, the
 	// other two are DNS labels (RFC 1123, as Kubernetes applies it). A UUID of
@@ -88,15 +86,12 @@ func (t *Target) setOwners(stamp int64, list []DeviceOwners, last bool) (whole, 
 		whole = false
 		keepCommon(changed)
 	}
-	h.end(changed, stamp)
+	h.end(changed)
 	h.begin(changed, stamp)
 	for _, d := range changed {
 		t.devices.setOwners(d, stamp)
 	}
 	t.facts.owned.Store(int32(t.devices.owned))
-	if h.past > h.pruneAt {
-		t.prune(stamp)
-	}
 	return whole, false
 }
 
@@ -178,53 +173,27 @@ func keepCommon(changed []*device) {
 	}
 }
 
-// prune removes the tenures that ended before the window of stamp, and more if there are
-// too many.
-func (t *Target) prune(stamp int64) {
-	if n := t.holdings.prune(stamp - int64(t.store.cfg.Span)); n > 0 {
-		t.refuse(RefusedHistory, n)
-	}
-}
-
-// Forget drops the history of a deleted pod, so that a later pod of the same name
-// does not get it. Devices that its node still reports as the pod's count from now
-// on.
+// Forget begins the tenures of a deleted pod anew, so that a later pod of the same name
+// does not get its samples. They are of devices that its node still reports as the pod's.
 func (s *Store) Forget(namespace, pod string, now time.Time) {
-	k := podKey{namespace, pod}
-	for x := s.index.holders(k); x != nil; x = x.next.Load() {
-		x.target.forget(k, now.UnixNano())
+	for x := s.index.holders(podKey{namespace, pod}); x != nil; x = x.next.Load() {
+		x.target.mu.Lock()
+		for i := range x.holding.spans {
+			x.holding.spans[i].from = max(x.holding.spans[i].from, now.UnixNano())
+		}
+		x.target.mu.Unlock()
 	}
 }
 
-func (t *Target) forget(k podKey, now int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed == nil && t.holdings.forget(k, now) {
-		t.settle()
-	}
-}
-
-// tenures appends the pod's tenures that overlap [from, to]. If node is not nil, it
-// appends those on that node only.
-func (s *Store) tenures(dst []tenure, k podKey, node *string, from, to int64) []tenure {
+// tenures appends the pod's tenures. If node is not nil, it appends those on that node only.
+func (s *Store) tenures(dst []tenure, k podKey, node *string) []tenure {
 	for x := s.index.holders(k); x != nil; x = x.next.Load() {
 		if node == nil || x.target.facts.labels.Load().Node == *node {
-			dst = x.tenures(dst, from, to)
-		}
-	}
-	return dst
-}
-
-func (x *holder) tenures(dst []tenure, from, to int64) []tenure {
-	t := x.target
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if t.closed != nil {
-		return dst
-	}
-	for _, n := range x.holding.spans {
-		if n.from <= to && n.until > from {
-			dst = append(dst, tenure{t, n.device, n.from, n.until})
+			x.target.mu.RLock()
+			for _, n := range x.holding.spans {
+				dst = append(dst, tenure{x.target, n.device, n.from})
+			}
+			x.target.mu.RUnlock()
 		}
 	}
 	return dst

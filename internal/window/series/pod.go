@@ -23,7 +23,7 @@ func (s *Store) Pod(namespace, pod string, f gpu.FieldID, now time.Time, maxAge 
 		return Sample{}, false
 	}
 	k := podKey{namespace, pod}
-	r, ok := newestOf(s.tenures(buf[:0], k, nil, now.UnixNano(), open), k, field, now, maxAge)
+	r, ok := newestOf(s.tenures(buf[:0], k, nil), k, field, now, maxAge)
 	return r.Sample, ok
 }
 
@@ -90,7 +90,7 @@ func (t *Target) gather(tenures []tenure, k podKey, f *gpu.Field, now time.Time,
 	q := t.query(k, f, now, maxAge)
 	g.keep = q.keep
 	for i := range tenures {
-		if n := &tenures[i]; n.target == t && n.until == open && t.closed == nil {
+		if n := &tenures[i]; n.target == t && t.closed == nil {
 			q.gather(&t.columns, &g, n.device, n.from)
 		}
 	}
@@ -128,77 +128,6 @@ func (q *query) gather(c *columns, g *gathered, d *device, from int64) {
 			g.add(v.Stamp, v.Value)
 		}
 	}
-}
-
-// PodRange returns a pod's values of a field within [from, to], oldest first, each
-// combined as in Pod. For PodAgg Rate, a value is the increase per second since the
-// previous sample. Samples from before the pod held its devices are not included.
-func (s *Store) PodRange(namespace, pod string, f gpu.FieldID, from, to time.Time) []Sample {
-	field, ok := gpu.Lookup(f)
-	if !ok {
-		return nil
-	}
-	k := podKey{namespace, pod}
-	tenures := s.tenures(nil, k, nil, from.UnixNano(), to.UnixNano())
-	var best []Sample
-	for i := range tenures {
-		t := tenures[i].target
-		if isRepeated(tenures, i) {
-			continue
-		}
-		if got := t.rangeOf(tenures, k, field, from.UnixNano(), to.UnixNano()); len(got) > len(best) {
-			best = got
-		}
-	}
-	return best
-}
-
-func (t *Target) rangeOf(tenures []tenure, k podKey, f *gpu.Field, from, to int64) []Sample {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if t.closed != nil {
-		return nil
-	}
-	prev := map[*device]Sample{}
-	var out []Sample
-	c, r := &t.columns, &t.columns.ring
-	for i, end := r.Between(from, to); i < end; i++ {
-		slot := r.Slot(i)
-		stamp := r.Stamp(slot)
-		var g gathered
-		for j := range tenures {
-			n := &tenures[j]
-			if n.target != t || stamp < n.from || stamp >= n.until {
-				continue
-			}
-			g.want++
-			id, ok := c.seriesOf(n.device, k, f.ID, stamp)
-			if !ok {
-				continue
-			}
-			v, ok := r.At(c.series[id].column, slot)
-			if ok && f.PodAgg == gpu.Rate {
-				v, ok = step(prev, n.device, stamp, v)
-			}
-			if ok {
-				g.add(stamp, v)
-			}
-		}
-		if v, ok := g.combine(f.PodAgg); ok {
-			out = append(out, v)
-		}
-	}
-	return out
-}
-
-// step returns a counter's increase per second since the previous sample.
-func step(prev map[*device]Sample, d *device, stamp int64, v float64) (float64, bool) {
-	p, ok := prev[d]
-	prev[d] = Sample{time.Unix(0, stamp), v}
-	if !ok {
-		return 0, false
-	}
-	return perSecond(p, prev[d]), true
 }
 
 // PodMetric returns the newest value of a pod's own metric that is no older than

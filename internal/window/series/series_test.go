@@ -46,6 +46,14 @@ func (b bench) put(at time.Time, values map[Key]float64) error {
 
 func (b bench) own(at time.Time, list ...DeviceOwners) { b.SetOwners(at, list) }
 
+// podRange returns what a pod's devices have had since from, combined, while it held them.
+func podRange(s *Store, node, pod string, f gpu.FieldID, from, now time.Time) []Sample {
+	r := s.FieldReader(f, now, 1000*time.Hour)
+	var w Window
+	r.WindowOn(&w, &Holder{Namespace: "ns", Pod: pod, Node: node, Devices: -1}, from)
+	return w.Combine(nil, r.field.PodAgg, nil)
+}
+
 func held(device string, pods ...string) DeviceOwners {
 	o := DeviceOwners{Device: device}
 	for _, p := range pods {
@@ -104,9 +112,20 @@ func TestPodCombinesItsDevices(t *testing.T) {
 func TestHistoryStaysWithThePodThatHadIt(t *testing.T) {
 	s := New(Config{})
 	a := newTarget(t, s, "a")
+	f := func(pod string, want ...float64) {
+		t.Helper()
+		var got []float64
+		for _, x := range podRange(s, "n-a", pod, gpu.GPUUtil, sec(-1), sec(100)) {
+			got = append(got, x.Value)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", pod, got, want)
+		}
+	}
 	a.own(sec(0), held("G0", "old"))
 	for i := range 10 {
 		if i == 5 {
+			f("old", 0, 1, 2, 3, 4)
 			a.own(sec(5), held("G0", "new"))
 			if _, ok := s.Pod("ns", "new", gpu.GPUUtil, sec(5), 5*time.Second); ok {
 				t.Error("the new pod has a value from before it had the device")
@@ -114,23 +133,11 @@ func TestHistoryStaysWithThePodThatHadIt(t *testing.T) {
 		}
 		a.put(sec(float64(i)), map[Key]float64{util("G0"): float64(i)})
 	}
-	f := func(pod string, want ...float64) {
-		t.Helper()
-		var got []float64
-		for _, x := range s.PodRange("ns", pod, gpu.GPUUtil, sec(-1), sec(100)) {
-			got = append(got, x.Value)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", pod, got, want)
-		}
-	}
-	f("old", 0, 1, 2, 3, 4)
+	f("old")
 	f("new", 5, 6, 7, 8, 9)
 	if _, ok := s.Pod("ns", "old", gpu.GPUUtil, sec(9), time.Minute); ok {
 		t.Error("the old pod still has a value")
 	}
-	s.Forget("ns", "old", sec(9))
-	f("old")
 	s.Forget("ns", "new", sec(7))
 	f("new", 7, 8, 9) // its node still shows it: only the past is gone
 }
@@ -146,7 +153,7 @@ func TestSharersEachGetTheDevice(t *testing.T) {
 		if got, ok := s.Pod("ns", pod, gpu.GPUUtil, sec(1), time.Second); !ok || got.Value != 80 {
 			t.Errorf("%s: %v, %v", pod, got, ok)
 		}
-		if got := s.PodRange("ns", pod, gpu.GPUUtil, sec(0), sec(1)); len(got) != want {
+		if got := podRange(s, "n-a", pod, gpu.GPUUtil, sec(0), sec(1)); len(got) != want {
 			t.Errorf("%s has %d samples, want %d", pod, len(got), want)
 		}
 	}
@@ -193,7 +200,7 @@ func TestCounterBecomesARate(t *testing.T) {
 	f(2, 300, true)
 	f(6, 0, false) // stale
 	want := []Sample{{sec(1), 500}, {sec(2), 100}}
-	if diff := cmp.Diff(want, s.PodRange("ns", "p", gpu.TotalEnergy, sec(0), sec(9))); diff != "" {
+	if diff := cmp.Diff(want, podRange(s, "n-a", "p", gpu.TotalEnergy, sec(0), sec(9))); diff != "" {
 		t.Error(diff)
 	}
 	a.own(sec(3), held("G0", "q"))
@@ -274,7 +281,7 @@ func TestBounds(t *testing.T) {
 		a.put(sec(float64(i)), map[Key]float64{util("G0"): float64(i)})
 	}
 	a.own(sec(0), held("G0", "p"))
-	got := s.PodRange("ns", "p", gpu.GPUUtil, sec(0), sec(100))
+	got := podRange(s, "n-a", "p", gpu.GPUUtil, sec(0), sec(100))
 	if len(got) != 21 || got[0].Value != 79 || got[20].Value != 99 {
 		t.Errorf("window of 20 s holds %d samples: %v", len(got), got)
 	}

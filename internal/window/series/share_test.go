@@ -50,7 +50,7 @@ func TestShareSeries(t *testing.T) {
 	if v, ok := s.PodOn(Holder{Node: "n", Namespace: "ns", Pod: "q", Devices: -1}, gpu.GPUUtil, now, time.Second); !ok || v.Value != 1 {
 		t.Errorf("q uses %v, %v", v, ok)
 	}
-	if got := s.PodRange("ns", "p", gpu.GPUUtil, start, now); len(got) != 5 || got[1].Value != 10 {
+	if got := podRange(s, "n", "p", gpu.GPUUtil, start, now); len(got) != 5 || got[1].Value != 10 {
 		t.Errorf("p used %v", got)
 	}
 	// Alone again, a pod has the device's value.

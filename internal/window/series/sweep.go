@@ -65,7 +65,7 @@ func (t *Target) shorten(slots int) {
 }
 
 // shrink reduces the target's memory to so many bytes, if the writer's part allows.
-// It first removes series without a present value and ended tenures. Then it shortens
+// It first removes series without a present value. Then it shortens
 // the window, down to minSlots. Last it evicts series, the newest first.
 func (t *Target) shrink(most int64) {
 	t.mu.Lock()
@@ -78,7 +78,6 @@ func (t *Target) shrink(most int64) {
 	if newest, ok := r.Newest(); ok {
 		t.sweep(newest)
 	}
-	t.holdings.shrink()
 	fixed := t.size() - r.Bytes()
 	slots := int(max(most-fixed, 0) / r.PerSlot())
 	if slots >= r.Slots() && r.Bytes()+fixed <= most {

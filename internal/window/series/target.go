@@ -293,7 +293,6 @@ func (t *Target) makeRoom(stamp int64) (blocked bool) {
 	} else if stamp-t.swept > int64(cfg.Span) {
 		t.swept = stamp
 		t.sweep(math.MinInt64)
-		t.prune(stamp)
 		t.settle()
 	}
 	if !r.Full() {

@@ -3,6 +3,7 @@
 package series
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -80,7 +81,7 @@ func (r *FieldReader) WindowOn(w *Window, h *Holder, from time.Time) {
 	q := t.query(podKey{h.Namespace, h.Pod}, r.field, r.now, r.maxAge)
 	w.MaxAge = time.Duration(q.keep)
 	for i := range tenures {
-		if n := &tenures[i]; n.target == t && n.until == open {
+		if n := &tenures[i]; n.target == t {
 			x := w.add(n.device)
 			own, hasOwn := n.device.series(r.field.ID)
 			x.Measured = hasOwn
@@ -239,13 +240,13 @@ func (w *Window) Combine(dst []Sample, how gpu.Aggregation, keep func(*DeviceWin
 		}
 	}
 	for {
-		oldest := int64(open)
+		oldest := int64(math.MaxInt64)
 		for _, of := range rest {
 			if len(of) > 0 {
 				oldest = min(oldest, of[0].At.UnixNano())
 			}
 		}
-		if oldest == open {
+		if oldest == math.MaxInt64 {
 			return dst
 		}
 		g := gathered{want: len(rest)}
