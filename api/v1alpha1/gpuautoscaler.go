@@ -294,6 +294,13 @@ type SLO struct {
 	// +optional
 	Over string `json:"over,omitempty"`
 
+	// BudgetUse is the share of the requests that may miss a limit that the replicas are
+	// planned for: from 10% to 100%. 80% if it is not set. What is left is for what nobody
+	// plans, such as a failure. A smaller share takes more replicas.
+	// +kubebuilder:validation:Pattern=`^([1-9][0-9]|100)%$`
+	// +optional
+	BudgetUse string `json:"budgetUse,omitempty"`
+
 	// InterTokenLatency is the mean time between a request's tokens, such as 50ms.
 	// +kubebuilder:validation:XValidation:rule="(self.endsWith('s') || self.endsWith('m') || self.endsWith('h')) && duration(self) > duration('0s')",message="a latency is a number greater than 0 with its unit, such as 50ms or 2s"
 	// +optional

@@ -165,6 +165,7 @@ type joined struct {
 	readable, missing int32 // signals; missing: those that hold
 	standing          int32 // signals without a value whose fallback asks for replicas
 	promised          bool  // the deciding signal has a plan of its own, with a window
+	young             bool  // the record that its plan follows is short
 	probing           bool  // a signal that wants the most asks for a probe
 }
 
@@ -194,7 +195,7 @@ func (j *joined) add(i int, o *outcome, first, last int) {
 		}
 	}
 	j.demand, j.deciding, j.first, j.last = o.demand, i, first, last
-	j.promised = o.promised
+	j.promised, j.young = o.promised, o.young
 }
 
 // demand evaluates every signal and takes the most that one of them wants.
@@ -232,7 +233,7 @@ func (e *engine) demand(s State) (int32, State) {
 	if e.p.Formula == nil {
 		e.inputs[e.deciding].Deciding, e.steps[e.first].MostOf = true, e.readable+e.standing
 	} else if want, ok := e.combine(outcomes); ok {
-		e.want, e.promised = want, false
+		e.want, e.promised, e.young = want, false, false
 	} else {
 		e.asked, e.unknown = -1, true
 		return want, s

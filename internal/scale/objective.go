@@ -18,8 +18,11 @@ const mostTokens = 1e8
 // promised reports whether the signal has an objective, whose plan then decides.
 func (s *Signal) promised() bool { return s.Objective > 0 && s.Learned() }
 
-func (s *Signal) limits() promise.Limits {
-	return promise.Limits{Token: s.Limit, FirstToken: s.FirstLimit}
+func (s *Signal) terms() promise.Terms {
+	return promise.Terms{
+		Limits:    promise.Limits{Token: s.Limit, FirstToken: s.FirstLimit},
+		Objective: s.Objective, Over: s.Over.Seconds(), Use: s.BudgetUse,
+	}
 }
 
 // forgetTokens is how long after the last reading of tokens the plan still counts. Then
@@ -46,8 +49,8 @@ func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok boo
 	if e.sinceLast > forgetTokens { // the first decision, or the first one after a pause
 		seconds = min(seconds, 1)
 	}
-	s.Promise = s.Promise.Next(r, seconds)
-	d, ok = s.Promise.Demand(e.signal.Objective, e.signal.limits(), e.p.typicalStartup().Seconds())
+	s.Promise = s.Promise.Next(r, seconds, e.signal.terms())
+	d, ok = s.Promise.Demand(e.signal.terms(), e.p.typicalStartup().Seconds())
 	if age := e.now.Sub(s.TokensAt); !ok || age > forgetTokens || age < 0 {
 		return m, d, false
 	}
@@ -116,7 +119,7 @@ func Learn(p Policy, s State) State {
 	startup := p.typicalStartup()
 	return eachPromise(p, s, func(i int, x promise.State) promise.State {
 		sig := &p.Signals[i]
-		return x.Learn(sig.Objective, sig.limits(), promise.Bounds{Min: int(p.Min), Max: int(p.ceiling()), Startup: startup.Seconds()})
+		return x.Learn(sig.terms(), promise.Bounds{Min: int(p.Min), Max: int(p.ceiling()), Startup: startup.Seconds()})
 	})
 }
 

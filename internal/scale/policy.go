@@ -58,6 +58,10 @@ type Signal struct {
 	// Objective is the share of the requests that keep the limits, below 1, such as 0.99;
 	// 0: none.
 	Objective float64
+	// Over is the time over which the objective is judged, and BudgetUse the share of the
+	// misses that it allows that is to be used, above 0.
+	Over      time.Duration
+	BudgetUse float64
 
 	// Aggregate is how the replicas' readings become the workload's value for a
 	// Value target: gpu.Mean, gpu.Sum or gpu.Max. An AverageValue target adds them up.

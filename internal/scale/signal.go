@@ -64,6 +64,7 @@ type outcome struct {
 	standsIn bool    // its fallback asks for replicas
 	ignored  bool    // its fallback lets others decide
 	promised bool    // its plan has its own window
+	young    bool    // its plan follows a short record
 	demand   int32   // replicas that its values ask for, before any rule
 	mean     float64 // demand before rounding
 	asked    int32   // that the load asks for, whatever a rule keeps
@@ -121,7 +122,7 @@ func (e *evaluation) run() outcome {
 	e.state.SilentSince = time.Time{}
 	if planned, d, ok := e.keepPromise(m); ok {
 		e.explainPromise(planned, d)
-		out.promised, out.demand, out.mean, out.asked = true, planned.replicas(e.o.Replicas), trend.Finite(d.Replicas), facts.Replicas(d.Replicas)
+		out.promised, out.young, out.demand, out.mean, out.asked = true, d.Young, planned.replicas(e.o.Replicas), trend.Finite(d.Replicas), facts.Replicas(d.Replicas)
 		out.replicas, out.unknown = e.partial(e.step(RuleDemand, e.o.Replicas, out.demand, e.facts), planned)
 		return out
 	}

@@ -46,8 +46,8 @@ func (k *Keeper) Reports(p *policy.Compiled, s *scale.State, startup time.Durati
 	for _, x := range k.kept {
 		sig := &p.Policy.Signals[x.source]
 		r := Report{
-			Signal: x.name, Objective: sig.Objective, Over: p.Sources[x.source].Over, First: sig.FirstLimit, Token: sig.Limit,
-			Report: x.ledger.Report(now, sig.Objective, p.Sources[x.source].Over), edges: x.edges, at: now,
+			Signal: x.name, Objective: sig.Objective, Over: sig.Over, First: sig.FirstLimit, Token: sig.Limit,
+			Report: x.ledger.Report(now, sig.Objective, sig.Over), edges: x.edges, at: now,
 			max: p.Policy.Max, startup: cmp.Or(startup, scale.DefaultStartup),
 		}
 		if learned := learnedOf(s, x.source, sig.Name); learned != nil {

@@ -110,14 +110,14 @@ func (c *Compiled) expandPreset(in *v1alpha1.Signal, p *server, path *field.Path
 	if requests.Learned() {
 		src.Pace = p.pace.withFirstToken(first > 0)
 		src.Misses = p.misses.of(limit, first)
-		if requests.Objective, src.Over, err = objective(in.SLO, path.Child("slo")); err != nil {
+		if err := setTerms(&requests, in.SLO, path.Child("slo")); err != nil {
 			return err
 		}
 	}
 	src.Arrived, src.Completed, src.Awake = p.arrived, p.completed, p.awake
 	src.InFlight = append([]Term{withoutRates(p.running), withoutRates(p.waiting)}, p.queues...)
 	add(requests, append([]Term{p.running, p.waiting}, p.queues...)...)
-	src.Pace, src.Misses, src.Over, src.Arrived, src.Completed, src.InFlight, src.Awake = nil, nil, 0, nil, nil, nil, nil
+	src.Pace, src.Misses, src.Arrived, src.Completed, src.InFlight, src.Awake = nil, nil, nil, nil, nil, nil
 	if p.kvCache != nil {
 		add(scale.Signal{Name: "KV cache", Unit: string(gpu.Percent), Target: defaultKVCache, Ceiling: 100, Aggregate: gpu.Mean}, inPercent(p.kvCache))
 	}
@@ -165,33 +165,45 @@ func latencyLimits(slo *v1alpha1.SLO, pace *Pace, path *field.Path) (between, fi
 }
 
 const (
-	// defaultObjective is the share of the requests that keep the limits, and defaultOver the
-	// time over which it is judged, where an slo does not say.
-	defaultObjective, defaultOver = "99%", "28d"
+	// defaultObjective is the share of the requests that keep the limits, defaultOver the
+	// time over which it is judged, and defaultUse the share of the allowed misses that is to
+	// be used, where an slo does not say.
+	defaultObjective, defaultOver, defaultUse = "99%", "28d", "80%"
 	// leastOver and mostOver bound the time over which an objective is judged.
 	leastOver, mostOver = time.Hour, 28 * 24 * time.Hour
 )
 
-// objective returns the share of the requests that keep the limits, and the time over
-// which that is judged.
-func objective(slo *v1alpha1.SLO, path *field.Path) (share float64, over time.Duration, _ *field.Error) {
-	text := cmp.Or(slo.Objective, defaultObjective)
-	percent, isPercent := strings.CutSuffix(text, "%")
-	share, err := strconv.ParseFloat(percent, 64)
-	if !isPercent || err != nil || !(share >= 50 && share <= 99.99) {
-		return 0, 0, field.Invalid(path.Child("objective"), text, `must be a percentage from 50% to 99.99%, such as "99%"`)
+// setTerms sets what an slo promises.
+func setTerms(s *scale.Signal, slo *v1alpha1.SLO, path *field.Path) (err *field.Error) {
+	if s.Objective, err = percentage(cmp.Or(slo.Objective, defaultObjective), path.Child("objective"), 50, 99.99, "99%"); err != nil {
+		return err
 	}
-	text = cmp.Or(slo.Over, defaultOver)
+	if s.BudgetUse, err = percentage(cmp.Or(slo.BudgetUse, defaultUse), path.Child("budgetUse"), 10, 100, defaultUse); err != nil {
+		return err
+	}
+	text := cmp.Or(slo.Over, defaultOver)
+	var failed error
 	if days, ok := strings.CutSuffix(text, "d"); ok {
-		n, e := strconv.ParseUint(days, 10, 16)
-		over, err = time.Duration(n)*24*time.Hour, e
+		n, err := strconv.ParseUint(days, 10, 16)
+		s.Over, failed = time.Duration(n)*24*time.Hour, err
 	} else {
-		over, err = time.ParseDuration(text)
+		s.Over, failed = time.ParseDuration(text)
 	}
-	if err != nil || over < leastOver || over > mostOver {
-		return 0, 0, field.Invalid(path.Child("over"), text, `must be days or hours from 1h to 28d, such as "28d"`)
+	if failed != nil || s.Over < leastOver || s.Over > mostOver {
+		return field.Invalid(path.Child("over"), text, `must be days or hours from 1h to 28d, such as "28d"`)
 	}
-	return share / 100, over, nil
+	return nil
+}
+
+// percentage returns a percentage from least to most as a share. The error message contains
+// the example.
+func percentage(text string, path *field.Path, least, most float64, example string) (float64, *field.Error) {
+	number, isPercent := strings.CutSuffix(text, "%")
+	x, err := strconv.ParseFloat(number, 64)
+	if !isPercent || err != nil || !(x >= least && x <= most) {
+		return 0, field.Invalid(path, text, fmt.Sprintf("must be a percentage from %g%% to %g%%, such as %q", least, most, example))
+	}
+	return x / 100, nil
 }
 
 // latencySeconds converts a limit to seconds; 0 if there is none. The error message

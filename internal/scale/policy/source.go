@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -44,9 +43,6 @@ type Source struct {
 
 	// Misses counts the requests, and those that miss a limit; nil if the signal has none.
 	Misses *Misses // Pods
-
-	// Over is the time over which the signal's objective is judged; 0: it has none.
-	Over time.Duration // Pods
 
 	// Arrived counts the requests that arrived at the server. If the server does not
 	// count them, Completed counts the requests that it answered: the arrivals are

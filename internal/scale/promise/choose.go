@@ -13,6 +13,9 @@ type Plan struct {
 	Average float64 `json:"average"` // seconds; a step at least
 	Window  float64 `json:"window"`  // seconds
 	Reserve float64 `json:"reserve"` // busy replicas
+	// AtOnce is the busy share to which the load of the last minute may fill replicas, by the
+	// misses that were measured; 0: not known.
+	AtOnce float64 `json:"atOnce,omitempty"`
 
 	// What the plan came to in the replay that chose it.
 	Share    float64 `json:"share"`    // of the requests that missed a limit
@@ -43,6 +46,10 @@ type Replay struct {
 	// as a multiple of those that the mean load needs. Misses that cost more are not
 	// avoided, because the load jumps faster than replicas start.
 	Price float64
+
+	// Forgiven is what may be missed once, in half an hour, without a change of the plan: a
+	// share of the requests of the record. 0: nothing.
+	Forgiven float64
 }
 
 // The plans: targets, averages and windows in seconds, and reserves as shares of the highest

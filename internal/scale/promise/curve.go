@@ -117,6 +117,19 @@ func fullest(share, knee float64) float64 {
 	return knee * math.Pow(share/(1-share), 1.0/steepness)
 }
 
+// fullest is the highest busy share up to mostBusy at which a share of the requests misses a
+// limit at most; 0: there is none.
+func (s *Shares) fullest(share float64) float64 {
+	busy := 0.0
+	for i, missed := range s {
+		if float64(missed) > share || middle(i) > mostBusy {
+			break
+		}
+		busy = middle(i)
+	}
+	return busy
+}
+
 // curveJSON is the form of a curve in JSON: from the first class with a request on, whole
 // requests that ended and tenths of requests that missed.
 type curveJSON struct {

@@ -31,6 +31,9 @@ const (
 	none = 1e-5
 	// roundingBits are the bits of a float32 that are cleared to leave 32 numbers an octave.
 	roundingBits = 1<<18 - 1
+	// burstSeconds is the time whose misses may be forgiven, and burstWindow the window of the
+	// plan that finds it, in seconds.
+	burstSeconds, burstWindow = 1800, 600
 	// least keeps a quotient finite.
 	least = 1e-9
 )
@@ -58,7 +61,47 @@ func (r *Replay) fluid() *fluid {
 		w /= keep
 	}
 	f.want, f.ready = make([]float32, f.ticks()), make([]float32, f.ticks())
+	f.forgive()
 	return f
+}
+
+// forgive leaves the misses of the worst half hour out, if they are few beside the budget: no
+// plan keeps replicas for hours because the load jumped once. How often that may happen is for
+// [Pace] to say.
+func (f *fluid) forgive() {
+	if f.Forgiven <= 0 || f.doubt() > 0 {
+		return
+	}
+	ready := lowest(highest(f.level(60), f.in(burstWindow)), f.in(f.Startup))
+	n := f.in(burstSeconds)
+	var worst float32
+	from, sum, all := 0, float32(0), float32(0)
+	missed := make([]float32, len(ready))
+	for i, x := range ready {
+		sums := f.missedBy(f.rounded(x / float32(f.First)))
+		missed[i] = sums[i+1] - sums[i]
+		all += missed[i]
+		if sum += missed[i]; i >= n {
+			sum -= missed[i-n]
+		}
+		if sum > worst {
+			worst, from = sum, max(0, i+1-n)
+		}
+	}
+	first := len(f.Loads) - (len(ready)-from)*f.tick // the first step of the window
+	once, of := 0.0, 0.0
+	for k, busy := range f.busy {
+		of += float64(busy)
+		if k >= first && k < first+n*f.tick && !f.Loads[k].isMissing() {
+			tick := from + (k-first)/f.tick
+			once += float64(busy * f.Shares[classOf(busy/f.rounded(ready[min(tick, len(ready)-1)]/float32(f.First)))])
+		}
+	}
+	if once > f.Forgiven*of {
+		return
+	}
+	clear(f.loads[max(0, first):min(len(f.loads), first+n*f.tick)])
+	clear(f.missed)
 }
 
 // ends reports whether a step is the last one of a tick.

@@ -214,15 +214,15 @@ func TestAStricterLimitGetsNoFewerReplicas(t *testing.T) {
 
 // Nothing is known yet of what a workload's load does: its objective counts all the same.
 func TestAStricterObjectiveGetsMoreFromTheFirstMinute(t *testing.T) {
-	limits, bounds := Limits{Token: 0.015}, Bounds{1, 50, 120}
+	bounds := Bounds{1, 50, 120}
 	f := func(seconds float64, learns bool) {
 		t.Helper()
 		s, before := drive(State{}, Load{4000, 2000}, 5, seconds), 0.0
 		for _, objective := range []float64{0.9, 0.95, 0.98, 0.99, 0.999} {
 			if learns {
-				s = s.Learn(objective, limits, bounds)
+				s = s.Learn(termsOf(objective), bounds)
 			}
-			d, ok := s.Demand(objective, limits, bounds.Startup)
+			d, ok := s.Demand(termsOf(objective), bounds.Startup)
 			if !ok || (s.Plan.Target > 0) != learns || !(d.Replicas > before) {
 				t.Errorf("after %g s, %g: %+v of %+v, and %v replicas for a looser objective", seconds, objective, d, s.Plan, before)
 			}
@@ -237,12 +237,12 @@ func TestAStricterObjectiveGetsMoreFromTheFirstMinute(t *testing.T) {
 func TestMissesThatWereMeasuredMakeAMissDearer(t *testing.T) {
 	f := func(share, factor, worth float64) {
 		t.Helper()
-		s := State{Ended: 1e6, Missed: Misses{Planned: share * plannedShare * 0.01 * 1e6}}
-		r, allowed := s.replay(&Cost{Idle: 0.01}, 0.01, Limits{Token: 0.015}, Bounds{1, 50, 120})
-		if got := allowed / (0.01 * margin); math.Abs(got/factor-1) > 1e-9 {
+		s := State{Ended: 1e6, Aimed: 3500, Missed: Misses{Planned: share * 3500}}
+		r, allowed := s.replay(&Cost{Idle: 0.01}, terms, Bounds{1, 50, 120})
+		if got := allowed / (s.Aim(terms) * margin); math.Abs(got/factor-1) > 1e-9 {
 			t.Errorf("%g of the misses that are wanted: a plan may have %g times as many, want %g", share, got, factor)
 		}
-		if got := r.Price / allowed / (price / (0.01 * margin)); math.Abs(got/worth-1) > 1e-9 {
+		if got := r.Price / allowed / (price / 0.01); math.Abs(got/worth-1) > 1e-9 {
 			t.Errorf("%g of the misses that are wanted: one is worth %g times as much, want %g", share, got, worth)
 		}
 	}
@@ -309,6 +309,13 @@ func TestSlide(t *testing.T) {
 	}
 }
 
+// terms are those of most tests: 99 % over four weeks.
+var terms = termsOf(0.99)
+
+func termsOf(objective float64) Terms {
+	return Terms{Limits: Limits{Token: 0.015}, Objective: objective, Over: 28 * 24 * 3600, Use: 0.8}
+}
+
 // drive feeds the state a load of some replicas for a while.
 func drive(s State, l Load, replicas, seconds float64) State {
 	each := Load{l.Prompt / float32(replicas), l.Output / float32(replicas)}
@@ -319,15 +326,14 @@ func drive(s State, l Load, replicas, seconds float64) State {
 		s = s.Next(Reading{
 			Serving: replicas, Read: replicas, Prompt: float64(l.Prompt), Output: float64(l.Output), TokenSeconds: truth.Idle / max(0.1, 1-busy), Wanted: replicas, Most: 50,
 			Arrived: requests, First: requests, Ended: requests, Missed: missed,
-		}, 1)
+		}, 1, terms)
 	}
 	return s
 }
 
 func TestAPlanIsLearnedAndKept(t *testing.T) {
-	limits := Limits{Token: 0.015}
 	var s State
-	if _, ok := s.Demand(0.99, limits, 120); ok {
+	if _, ok := s.Demand(terms, 120); ok {
 		t.Error("demand without a reading")
 	}
 	for i := range 40 {
@@ -335,7 +341,7 @@ func TestAPlanIsLearnedAndKept(t *testing.T) {
 		s = drive(s, Load{float32(4000 * x), float32(2000 * x)}, 5, 120)
 	}
 	before := s
-	learned := s.Learn(0.99, limits, Bounds{Min: 1, Max: 50, Startup: 120})
+	learned := s.Learn(terms, Bounds{Min: 1, Max: 50, Startup: 120})
 	p := learned.Plan
 	if p.Target <= 0 || p.Share > 0.01 || p.Replicas < 1 {
 		t.Fatalf("plan %+v", p)
@@ -343,21 +349,21 @@ func TestAPlanIsLearnedAndKept(t *testing.T) {
 	if !slices.Equal(before.Loads, s.Loads) || s.Plan != (Plan{}) {
 		t.Error("Learn changed the state that it was given")
 	}
-	d, ok := learned.Demand(0.99, limits, 120)
+	d, ok := learned.Demand(terms, 120)
 	cost, _ := learned.Work.Cost()
-	if !ok || d.Replicas < max(d.Highest, d.Reserve)/d.Target-1e-9 || d.Replicas*cost.knee(limits) < d.Busy {
+	if !ok || d.Replicas < max(d.Highest, d.Reserve)/d.Target-1e-9 || d.Replicas*learned.knee(&cost, terms.Limits) < d.Busy {
 		t.Errorf("demand %+v", d)
 	}
 	// A load that jumps counts within a minute, and one that falls after the window.
 	jumped := drive(learned, Load{20000, 10000}, 5, 60)
-	if up, _ := jumped.Demand(0.99, limits, 120); up.Replicas < 1.5*d.Replicas {
+	if up, _ := jumped.Demand(terms, 120); up.Replicas < 1.5*d.Replicas {
 		t.Errorf("after a jump: %+v, before it %+v", up, d)
 	}
-	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(0.99, limits, 120)
+	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(terms, 120)
 	if fallen.Replicas < d.Replicas*0.9 {
 		t.Errorf("after a fall: %+v", fallen)
 	}
-	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(0.99, limits, 120)
+	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(terms, 120)
 	if later.Replicas >= d.Replicas && p.Reserve < d.Highest {
 		t.Errorf("after the window: %+v", later)
 	}
@@ -401,7 +407,7 @@ func TestMissesAreAttributed(t *testing.T) {
 		t.Helper()
 		s := planned
 		for range 300 {
-			s = s.Next(Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, missed, wanted, most}, 1)
+			s = s.Next(Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, missed, wanted, most}, 1, terms)
 		}
 		if got := *want(&s.Missed); math.Abs(got/s.Missed.Sum()-1) > 0.1 || math.Abs(s.Missed.Sum()/(290*missed)-1) > 0.1 {
 			t.Errorf("wanted %g of at most %g: %+v", wanted, most, s.Missed)
@@ -437,7 +443,7 @@ func totals(c *Curve) (ended, missed float64) {
 }
 
 func TestStateSurvivesJSON(t *testing.T) {
-	s := drive(State{}, Load{4000, 2000}, 5, 3600).Learn(0.99, Limits{Token: 0.015}, Bounds{1, 50, 120})
+	s := drive(State{}, Load{4000, 2000}, 5, 3600).Learn(terms, Bounds{1, 50, 120})
 	b, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
@@ -471,11 +477,10 @@ func FuzzState(f *testing.F) {
 			return
 		}
 		for range 60 {
-			s = s.Next(Reading{time.Time{}, serving, 1, prompt, output, token, requests, requests, requests, missed, prompt, output}, 5)
+			s = s.Next(Reading{time.Time{}, serving, 1, prompt, output, token, requests, requests, requests, missed, prompt, output}, 5, terms)
 		}
-		limits := Limits{Token: 0.015}
-		s = s.Learn(0.99, limits, Bounds{0, 100, 120})
-		if d, ok := s.Demand(0.99, limits, 120); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
+		s = s.Learn(terms, Bounds{0, 100, 120})
+		if d, ok := s.Demand(terms, 120); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
 			t.Fatalf("demand %+v of %+v", d, s)
 		}
 		if shares := s.Curve.Shares(0.4); !slices.IsSorted(shares[:]) {
@@ -492,7 +497,7 @@ func BenchmarkLearn(b *testing.B) {
 		s.Loads = append(s.Loads, Load{9000 * x, 3000 * x})
 	}
 	for b.Loop() {
-		s.Learn(0.99, Limits{Token: 0.015}, Bounds{1, 50, 120})
+		s.Learn(terms, Bounds{1, 50, 120})
 	}
 }
 
@@ -501,7 +506,7 @@ func BenchmarkNextAndDemand(b *testing.B) {
 	s.Plan = Plan{Target: 0.3, Window: 7200}
 	r := Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, 0.1, 5, 9}
 	for b.Loop() {
-		next := s.Next(r, 1)
-		next.Demand(0.99, Limits{Token: 0.015}, 120)
+		next := s.Next(r, 1, terms)
+		next.Demand(terms, 120)
 	}
 }

@@ -14,7 +14,7 @@ var start = time.Unix(1_700_000_000, 0)
 // driven is drive, with times.
 func driven(s State, from time.Time, l Load, seconds int) State {
 	for i := range seconds {
-		s = s.Next(Reading{At: from.Add(time.Duration(i+1) * time.Second), Serving: 5, Read: 5, Prompt: float64(l.Prompt), Output: float64(l.Output), TokenSeconds: tokenSeconds(truth, Load{l.Prompt / 5, l.Output / 5}), Ended: 10}, 1)
+		s = s.Next(Reading{At: from.Add(time.Duration(i+1) * time.Second), Serving: 5, Read: 5, Prompt: float64(l.Prompt), Output: float64(l.Output), TokenSeconds: tokenSeconds(truth, Load{l.Prompt / 5, l.Output / 5}), Ended: 10}, 1, terms)
 	}
 	return s
 }
