@@ -18,7 +18,8 @@ const mostTokens = 1e8
 // promised reports whether the signal has an objective, whose plan then decides.
 func (s *Signal) promised() bool { return s.Objective > 0 && s.Learned() }
 
-func (s *Signal) terms() promise.Terms {
+// Terms returns what the signal promises, if it has an objective.
+func (s *Signal) Terms() promise.Terms {
 	return promise.Terms{
 		Limits:    promise.Limits{Token: s.Limit, FirstToken: s.FirstLimit},
 		Objective: s.Objective, Over: s.Over.Seconds(), Use: s.BudgetUse,
@@ -49,8 +50,8 @@ func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok boo
 	if e.sinceLast > forgetTokens { // the first decision, or the first one after a pause
 		seconds = min(seconds, 1)
 	}
-	s.Promise = s.Promise.Next(r, seconds, e.signal.terms())
-	d, ok = s.Promise.Demand(e.signal.terms(), e.p.typicalStartup().Seconds())
+	s.Promise = s.Promise.Next(r, seconds, e.signal.Terms())
+	d, ok = s.Promise.Demand(e.signal.Terms(), e.p.typicalStartup().Seconds())
 	if age := e.now.Sub(s.TokensAt); !ok || age > forgetTokens || age < 0 {
 		return m, d, false
 	}
@@ -119,7 +120,7 @@ func Learn(p Policy, s State) State {
 	startup := p.typicalStartup()
 	return eachPromise(p, s, func(i int, x promise.State) promise.State {
 		sig := &p.Signals[i]
-		return x.Learn(sig.terms(), promise.Bounds{Min: int(p.Min), Max: int(p.ceiling()), Startup: startup.Seconds()})
+		return x.Learn(sig.Terms(), promise.Bounds{Min: int(p.Min), Max: int(p.ceiling()), Startup: startup.Seconds()})
 	})
 }
 

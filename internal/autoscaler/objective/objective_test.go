@@ -105,7 +105,7 @@ func TestStatusOfAnObjective(t *testing.T) {
 	want := "99.00% of 12000 requests kept a first token within 1s and 25ms between tokens in 59m; objective 98% over 28d; " +
 		"50% of the error budget is left; burn rate 0.5 (5m), 0.5 (30m), 0.5 (1h), 0.5 (6h), 0.5 (3d); " +
 		"1.2 % of the last day missed a limit: 0.8 % as planned, 0.3 % while replicas started, 0.1 % more than usual at the load; " +
-		"by the recorded load it takes 3.25 replicas in the mean, 96% takes 2.9, and 99% takes 4"
+		"the plan aims at 0.70% missed, by what is left of the budget; the recorded load needs 3.25 replicas on average, 96% would need 2.9, and 99% 4"
 	if x.Message != want {
 		t.Errorf("%s\nwant %s", x.Message, want)
 	}

@@ -32,6 +32,7 @@ type Report struct {
 	cost    promise.Cost // of tokens, if learned
 	learned bool
 	causes  promise.Misses // shares of the requests of the last day
+	aim     float64        // share of the requests that plans aim to miss
 	calm    calm
 	at      time.Time
 	max     int32         // replicas
@@ -51,7 +52,7 @@ func (k *Keeper) Reports(p *policy.Compiled, s *scale.State, startup time.Durati
 			max: p.Policy.Max, startup: cmp.Or(startup, scale.DefaultStartup),
 		}
 		if learned := learnedOf(s, x.source, sig.Name); learned != nil {
-			r.Plan, r.causes = learned.Plan, learned.Causes()
+			r.Plan, r.causes, r.aim = learned.Plan, learned.Causes(), learned.Aim(sig.Terms())
 			r.cost, r.learned = learned.Work.Cost()
 			r.calm.ended, r.calm.missed = learned.Curve.Calm()
 		}
@@ -81,8 +82,8 @@ func (r *Report) Sentence() string {
 		parts = append(parts, why)
 	}
 	if r.Plan.Target > 0 {
-		parts = append(parts, fmt.Sprintf("by the recorded load it takes %s replicas in the mean, %s takes %s, and %s takes %s",
-			number(r.Plan.Replicas), percent(r.looser()), number(r.Plan.Looser), percent(r.stricter()), number(r.Plan.Stricter)))
+		parts = append(parts, fmt.Sprintf("the plan aims at %s missed, by what is left of the budget; the recorded load needs %s replicas on average, %s would need %s, and %s %s",
+			hundredths(math.Round(1e4*r.aim)), number(r.Plan.Replicas), percent(r.looser()), number(r.Plan.Looser), percent(r.stricter()), number(r.Plan.Stricter)))
 	}
 	return strings.Join(parts, "; ")
 }
