@@ -63,8 +63,8 @@ const (
 	// margin is the share of the misses aimed at that a plan may have in its replay, which
 	// knows neither the requests nor the replicas one by one. It is multiplied by a factor within
 	// leastCorrection and mostCorrection that follows the misses that were measured. With 0.75
-	// and a use of 0.8, six days of three loads use 0.83 to 0.94 of what is allowed; 0.35, and
-	// feedback towards 0.45, used 0.54 to 0.90 for 7 to 14 % more GPU-hours.
+	// and a use of 0.8, six days of three loads use 0.77 to 1.11 of what is allowed; 0.35, and
+	// feedback towards 0.45, used 0.54 to 0.90 for up to 10 % more GPU-hours.
 	margin                          = 0.75
 	leastCorrection, mostCorrection = 0.1, 2.0
 	// price is that of a replay, times a factor within leastPrice and mostPrice that follows
