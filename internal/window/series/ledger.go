@@ -22,7 +22,8 @@ func TextBytes(length int) int64 { return int64(length+15) &^ 15 }
 // exporter is a group of its own.
 type group struct {
 	ledger.Group
-	targets int // guarded by Store.mu
+	targets int          // guarded by Store.mu
+	paying  atomic.Int32 // series of exporters that it pays for
 }
 
 // account is what a store counts for a target.
@@ -32,6 +33,9 @@ type account struct {
 	bytes  atomic.Int64 // in the ledger; changed under the target's mu
 	rings  int64        // the part of them that is samples
 	series int
+
+	paid      payers
+	paidBytes atomic.Int64 // of bytes, what others pay; changed under the target's mu
 }
 
 // reserve charges the most that an operation can cost, before it runs. set returns the
@@ -54,7 +58,7 @@ func (a *account) set(bytes, rings int64, series int) {
 
 // move moves the account to another group.
 func (a *account) move(g *group) {
-	n := a.bytes.Load()
+	n := a.bytes.Load() - a.paidBytes.Load()
 	a.group.Add(-n)
 	a.group = g
 	g.Add(n)
@@ -63,13 +67,15 @@ func (a *account) move(g *group) {
 // settle sets the target's account to its actual size. The caller holds t.mu.
 func (t *Target) settle() {
 	if t.closed == nil {
+		t.settlePayers()
 		t.account.set(t.size(), t.columns.ring.Bytes(), t.columns.live)
 	}
 }
 
 // size returns the target's bytes. A test compares it with a full count.
 func (t *Target) size() int64 {
-	return targetBytes + int64(len(t.name)) + t.writer + t.columns.size() + t.devices.size() + t.holdings.size() + t.exposed.size() + t.failures.Bytes()
+	return targetBytes + int64(len(t.name)) + t.writer + t.columns.size() + t.devices.size() + t.holdings.size() + t.exposed.size() + t.failures.Bytes() +
+		int64(t.account.paid.peak)*payerEntry
 }
 
 // Account sets the bytes that the target's writer holds for it: the connection,
@@ -123,7 +129,7 @@ func (s *Store) rebalance() {
 	shares := s.memory.Divide(accounts, s.cfg.honest())
 	for i, t := range targets {
 		if most := shares.Of(&accounts[i]); accounts[i].Bytes > most {
-			t.shrink(most)
+			t.shrink(most + t.account.paidBytes.Load())
 		}
 	}
 	s.memory.Done()
@@ -136,7 +142,7 @@ func (s *Store) rebalanceIfDue() {
 	}
 }
 
-// accounts returns the targets with their sizes.
+// accounts returns the targets with their sizes, and after those what others pay of them.
 func (s *Store) accounts() ([]*Target, []ledger.Account) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -144,7 +150,10 @@ func (s *Store) accounts() ([]*Target, []ledger.Account) {
 	accounts := make([]ledger.Account, 0, len(s.targets))
 	for _, t := range s.targets {
 		targets = append(targets, t)
-		accounts = append(accounts, ledger.Account{Group: &t.account.group.Group, Bytes: t.account.bytes.Load()})
+		accounts = append(accounts, ledger.Account{Group: &t.account.group.Group, Bytes: t.account.bytes.Load() - t.account.paidBytes.Load()})
+	}
+	for _, t := range targets {
+		accounts = t.paidAccounts(accounts)
 	}
 	return targets, accounts
 }

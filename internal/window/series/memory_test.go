@@ -13,13 +13,19 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/ledger"
 )
 
 // recount adds up what a target takes from what it has, and checks the sum of each part.
 func recount(t *Target) int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	n := targetBytes + int64(len(t.name)) + t.writer + t.failures.Bytes()
+	n := targetBytes + int64(len(t.name)) + t.writer + t.failures.Bytes() + int64(t.account.paid.peak)*payerEntry
+	for id := range t.account.paid.of {
+		if !t.columns.series[id].live {
+			panic("somebody pays for a series that is gone")
+		}
+	}
 	for _, part := range []struct{ size, count int64 }{
 		{t.columns.size(), countColumns(&t.columns)},
 		{t.devices.size(), countDevices(&t.devices)},
@@ -101,7 +107,10 @@ func countExposures(e *exposures) int64 {
 func checkLedger(t testing.TB, s *Store) {
 	t.Helper()
 	var total, rings int64
-	groups := map[*group]int64{}
+	groups, paid := map[*group]int64{}, map[*ledger.Group]int64{}
+	for _, g := range s.groups {
+		groups[g] = 0
+	}
 	for _, a := range s.targets {
 		n := recount(a)
 		if got := a.account.bytes.Load(); got != n {
@@ -112,7 +121,10 @@ func checkLedger(t testing.TB, s *Store) {
 		}
 		total += n
 		rings += a.columns.ring.Bytes()
-		groups[a.account.group] += n
+		groups[a.account.group] += n - a.account.paidBytes.Load()
+		for _, x := range a.paidAccounts(nil) {
+			paid[x.Group] += x.Bytes
+		}
 	}
 	st := s.Stats()
 	if st.Memory != total || st.Bytes != rings {
@@ -122,7 +134,7 @@ func checkLedger(t testing.TB, s *Store) {
 		t.Fatalf("%d bytes are above the limit of %d", st.Memory, st.Limit)
 	}
 	for g, n := range groups {
-		if got := g.Bytes(); got != n {
+		if got := g.Bytes(); got != n+paid[&g.Group] {
 			t.Fatalf("a group is charged %d bytes and has %d", got, n)
 		}
 	}
@@ -176,6 +188,7 @@ func FuzzLedger(f *testing.F) {
 		for name := range targets {
 			s.Drop(name)
 		}
+		s.forgetPayers()
 		if st := s.Stats(); st.Memory != 0 || st.Bytes != 0 || st.Series != 0 || st.Limited != 0 || s.Pods() != 0 || len(s.groups) != 0 {
 			t.Fatalf("after all were dropped: %+v, %d pods, %d groups", st, s.Pods(), len(s.groups))
 		}
@@ -208,6 +221,8 @@ func randomBatch(r *rand.Rand, a *Target) *Batch {
 			k = Key{Metric: fmt.Sprint("m", first+i)}
 		case 1:
 			k.Pod = fmt.Sprint("ns/p", r.IntN(40))
+		case 2:
+			k.Payer = fmt.Sprint("ns", r.IntN(4))
 		}
 		if ref, ok := a.Ref(k); ok {
 			b.Add(ref, []float64{r.Float64(), float64(r.IntN(101)), float64(r.IntN(101))}[r.IntN(3)])

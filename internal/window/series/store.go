@@ -206,7 +206,7 @@ func (s *Store) leaveGroup(t *Target) {
 	} else {
 		s.nodes.remove(l.Node, t)
 	}
-	if g.targets--; g.targets == 0 && l.Pod != "" {
+	if g.targets--; g.targets == 0 && g.paying.Load() == 0 && l.Pod != "" {
 		delete(s.groups, l.Namespace)
 	}
 }
@@ -221,8 +221,13 @@ func (s *Store) Drop(name string) {
 		s.leaveGroup(t)
 	}
 	s.mu.Unlock()
-	if t != nil {
-		t.close()
+	if t == nil {
+		return
+	}
+	if t.close(); t.facts.labels.Load().Pod == "" { // an exporter, for which others may have paid
+		s.mu.Lock()
+		s.forgetPayers()
+		s.mu.Unlock()
 	}
 }
 

@@ -52,6 +52,7 @@ func (t *Target) clearChurn(full bool) {
 // forgetFreed removes n freed series from the other parts.
 func (t *Target) forgetFreed(n int) {
 	t.devices.forget(&t.columns)
+	t.unpayFreed(n)
 	if n > 0 && t.exposed.drop(func(x *Exposure) bool { return t.columns.of(x.Ref) == nil }) {
 		t.store.changed.add(t)
 	}
@@ -100,6 +101,7 @@ func (t *Target) close() {
 	}
 	t.closed = ErrDropped
 	t.holdings.close()
+	t.dropPayers()
 	t.columns, t.devices, t.exposed = columns{}, devices{}, exposures{}
 	t.store.changed.add(t)
 	t.account.set(0, 0, 0)

@@ -40,6 +40,7 @@ type Key struct {
 	Metric string      // the name of a pod's own metric
 	Pod    string      // NAMESPACE/NAME of the pod, for its share of the device's field; empty for the device's value
 	Line   string      // the name and the labels of a line, for its own series; the other parts are then empty
+	Payer  string      // the namespace that pays for a new series; empty: the target does. It identifies nothing
 }
 
 // lineKey is the size of a line's key in bytes: a zero byte, which no name has, and the
@@ -49,12 +50,12 @@ const lineKey = 9
 // ofLine returns the key for the series of a line, in place of Line. The target keeps
 // no copy of its text.
 func (s *Store) ofLine(k Key) Key {
-	if k.Line == "" || k != (Key{Line: k.Line}) {
+	if k.Line == "" || k != (Key{Line: k.Line, Payer: k.Payer}) {
 		return k
 	}
 	var b [lineKey]byte
 	binary.LittleEndian.PutUint64(b[1:], maphash.String(s.lineSeed, k.Line))
-	return Key{Metric: string(b[:])}
+	return Key{Metric: string(b[:]), Payer: k.Payer}
 }
 
 // width returns the width with which a series begins.
@@ -138,8 +139,10 @@ func (t *Target) Keep(least time.Duration) time.Duration {
 // while its series has values. Append counts invalid ones.
 func (t *Target) Ref(k Key) (r Ref, ok bool) {
 	k = t.store.ofLine(k)
+	payer := t.store.payer(k.Payer)
+	defer payer.letGo()
 	t.store.attempt(func(last bool) (blocked bool) {
-		r, blocked = t.ref(&k, last)
+		r, blocked = t.ref(&k, payer, last)
 		return blocked
 	})
 	return r, r != Ref{}
@@ -147,7 +150,7 @@ func (t *Target) Ref(k Key) (r Ref, ok bool) {
 
 // ref is Ref. If other targets must free memory first, it returns blocked; on the
 // last attempt, it refuses the key instead.
-func (t *Target) ref(k *Key, last bool) (r Ref, blocked bool) {
+func (t *Target) ref(k *Key, payer *group, last bool) (r Ref, blocked bool) {
 	if (k.Device == "") == (k.Metric == "") || k.Device == "" && k.Pod != "" || k.Line != "" {
 		return Ref{}, false
 	}
@@ -173,7 +176,7 @@ func (t *Target) ref(k *Key, last bool) (r Ref, blocked bool) {
 		t.refuse(refused, 1)
 		return Ref{}, false
 	}
-	switch v := t.account.reserve(t.columns.costOf(k).Add(t.devices.costOf(k))); {
+	switch v := t.account.reserveFor(payer, t.columns.costOf(k).Add(t.devices.costOf(k))); {
 	case v == ledger.NoRoom && !last:
 		return Ref{}, true
 	case v != ledger.Granted:
@@ -184,6 +187,7 @@ func (t *Target) ref(k *Key, last bool) (r Ref, blocked bool) {
 	if k.Device != "" {
 		t.devices.addSeries(k, id)
 	}
+	t.account.paid.add(id, payer)
 	return t.columns.touch(id), false
 }
 
