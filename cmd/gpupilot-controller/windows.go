@@ -100,8 +100,10 @@ func (p *program) makeSeries() error {
 		PodBytes: max(16<<20, kubeflags.Bytes(p.cfg.memory)/8), // not a part of --window-memory
 	}, windows.Deps{
 		Windows: p.store, Pods: p.pods, Holder: p.devices.Holder, Own: p.registry, Log: p.log,
-		SetNames: func(all bool, names []string) { p.scraper.SetNames(page.NewNames(all, names)) },
-		Lines:    func() int { return p.scraper.Lines() },
+		SetNames: func(all bool, names []string, of map[string][]string) {
+			p.scraper.SetNames(page.NewNames(all, names, of))
+		},
+		Lines: func() int { return p.scraper.Lines() },
 	})
 	p.registry.MustRegister(p.promstore)
 	if p.cfg.has(roleScrape) {

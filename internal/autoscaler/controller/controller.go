@@ -121,7 +121,8 @@ type shared struct {
 	asking  map[string][]queries.Owner // by namespace, see askQueries; of the goroutine of discover
 
 	finder     *discovery.Finder
-	discovered atomic.Pointer[discovery.List] // never nil
+	discovered atomic.Pointer[discovery.List]                  // never nil
+	overFields atomic.Pointer[map[types.NamespacedName]string] // never nil; see nameFields
 	rediscover chan struct{}
 }
 
@@ -164,6 +165,7 @@ func New(cfg Config, deps Deps) *Controller {
 	}
 	c.finder = discovery.New(cfg.Discovery, deps.Pods, deps.Log)
 	c.discovered.Store(&discovery.List{})
+	c.overFields.Store(&map[types.NamespacedName]string{})
 	c.audit = trust.NewAudit(trust.AuditDeps{
 		Store: deps.Store, Pods: deps.Pods, Devices: deps.Devices, Record: c.recordContradiction, Log: deps.Log,
 	})

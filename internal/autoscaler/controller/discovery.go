@@ -52,8 +52,8 @@ func (c *Controller) discover(ctx context.Context) {
 
 // listTargets returns the scrape targets, and stores the place of each one.
 func (c *Controller) listTargets(now time.Time) []discovery.Target {
-	var fields gpu.FieldSet
 	var podMetrics []string
+	var naming []naming
 	c.mu.RLock()
 	readers := make([]discovery.Reader, 0, len(c.workloads))
 	for _, w := range c.workloads {
@@ -61,18 +61,26 @@ func (c *Controller) listTargets(now time.Time) []discovery.Target {
 		if p == nil {
 			continue
 		}
-		fields, podMetrics = fields.Union(p.fields), append(podMetrics, p.podMetrics...)
+		created := w.object.Load().CreationTimestamp
+		podMetrics, naming = append(podMetrics, p.podMetrics...), append(naming, namingOf(w.key, created, p.fields))
 		if sel == nil {
 			continue
 		}
 		readers = append(readers, discovery.Reader{
-			Namespace: w.key.Namespace, Name: w.key.Name, Created: w.object.Load().CreationTimestamp, Selector: *sel, Sources: p.Sources,
+			Namespace: w.key.Namespace, Name: w.key.Name, Created: created, Selector: *sel, Sources: p.Sources,
 		})
 	}
 	c.mu.RUnlock()
 	c.holdGateways(readers)
-	c.deps.Fields.Hold(fields, podMetrics)
+	named, over := nameFields(naming)
+	c.overFields.Store(&over)
+	c.deps.Fields.Hold(named, podMetrics)
 	found := c.finder.Find(now, c.deps.Fields.At(now), readers)
+	for i := range found.Targets {
+		if t := &found.Targets[i]; t.Kind != discovery.KindPod {
+			t.Named = c.deps.Fields.Named()
+		}
+	}
 	c.discovered.Store(found)
 	return found.Targets
 }

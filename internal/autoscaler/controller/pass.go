@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -25,7 +26,7 @@ type pass struct {
 	before       scale.State // the decision
 	plan         *plan       // nil: invalid
 	obstacle     verdict
-	podsProblem  string // why a pods signal cannot be scraped, if the spec or the pods' network is the reason
+	podsProblem  string // why a signal cannot be scraped, if the spec or the pods' network is the reason
 	unread       string // where a signal that has no value is read of the pods, and what was found there; empty: each has one
 	queryProblem string // why a query has no new answer; empty: none has a problem
 	noRequests   string // which query is 0/0; empty: none is
@@ -124,7 +125,7 @@ func (w *workload) decide(r *pass) (spent time.Duration) {
 	pol := &r.Policy
 	*pol = plan.Policy
 	pol.GPUsPerReplica = w.shared.deps.Devices.PerReplica(w.key.Namespace, &t.Template, &r.Units)
-	r.podsProblem = w.podsProblem(plan, pods)
+	r.podsProblem = cmp.Or(w.podsProblem(plan, pods), (*w.shared.overFields.Load())[w.key])
 	r.Reader = w.shared.readerAt(now, pol.MaxAge)
 	r.Tokens = func(signal int) []history.Metric { return plan.metrics[signal].Tokens }
 	r.UpToDate = func(ctx context.Context) bool { return w.actuator.isUpToDate(ctx, r) }

@@ -142,7 +142,13 @@ func TestNarrowAndWant(t *testing.T) {
 	var wanted, narrowed []string
 	fail := false
 	cfg := Config{
-		Want: func(payer string, metrics ...string) { wanted = append(wanted, payer+":"+strings.Join(metrics, ",")) },
+		Want: func(payer string, namespaces []string, metrics ...string) {
+			of := strings.Join(namespaces, "+")
+			if namespaces == nil {
+				of = "all"
+			}
+			wanted = append(wanted, payer+"/"+of+":"+strings.Join(metrics, ","))
+		},
 		Narrow: func(ctx context.Context, visible storage.Queryable, text string, from, to time.Time) (string, error) {
 			q, err := visible.Querier(from.UnixMilli(), to.UnixMilli())
 			if err != nil {
@@ -177,7 +183,7 @@ func TestNarrowAndWant(t *testing.T) {
 	if _, _, err := e.Range(t.Context(), q, now.Add(-time.Minute), now, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"p:up", "p:up", "p:up", "p:up,down"}; !slices.Equal(wanted, want) {
+	if want := []string{"p/team-a:up", "p/team-a:up", "p/all:up", "p/all:up,down"}; !slices.Equal(wanted, want) {
 		t.Errorf("the storage heard of %q, want %q", wanted, want)
 	}
 	want := []string{"sum(up) 2 0s", "sum(up) 2 0s", "sum(up) 4 0s", "vector(1) 4 0s", q.PromQL + " 4 1m0s"}

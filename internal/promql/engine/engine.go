@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -43,8 +44,9 @@ type Config struct {
 	SubqueryStep time.Duration
 	// Label is the label with the namespace of a series; "namespace".
 	Label string
-	// Want is called with the metrics that a payer's query names, before it runs. nil: none.
-	Want func(payer string, metrics ...string)
+	// Want is called with the metrics that a payer's query names, before it runs, and with the namespaces that it reads,
+	// sorted; nil: all. Want nil: none.
+	Want func(payer string, namespaces []string, metrics ...string)
 	// Incomplete returns the series that are absent now because they would show less load
 	// than there is; it is called for each query. nil: none.
 	Incomplete func() []Incomplete
@@ -169,7 +171,12 @@ func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.
 		return nil, nil, err
 	}
 	if e.cfg.Want != nil && len(plan.names) > 0 {
-		e.cfg.Want(q.Payer, plan.names...)
+		var of []string
+		if q.Namespaces != nil {
+			of = append(make([]string, 0, len(q.Namespaces)), q.Namespaces...)
+			slices.Sort(of)
+		}
+		e.cfg.Want(q.Payer, of, plan.names...)
 	}
 	ctx, release, err := e.acquire(ctx, q)
 	if err != nil {

@@ -186,7 +186,7 @@ func TestRun(t *testing.T) {
 		windows := series.New(series.Config{})
 		s := New(Config{Keep: KeepUsed, Instance: "me"}, Deps{
 			Windows: windows, Own: own, Log: slog.New(slog.NewTextHandler(&log, nil)),
-			SetNames: func(all bool, names []string) { told = append(told, fmt.Sprint(all, names)) },
+			SetNames: func(all bool, names []string, _ map[string][]string) { told = append(told, fmt.Sprint(all, names)) },
 		})
 		if job, instance := s.OwnLabels(); job != "gpupilot-controller" || instance != "me" {
 			t.Errorf("the labels are %s, %s", job, instance)

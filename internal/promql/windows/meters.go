@@ -11,7 +11,7 @@ const maxNamedTargets = 20
 
 var (
 	namesDesc        = prometheus.NewDesc("gpupilot_query_names", "Names of metrics that queries and rules keep in the windows.", nil, nil)
-	refusedNamesDesc = prometheus.NewDesc("gpupilot_query_names_refused_total", "Requests of queries for a name that were refused, because queries of the same payer keep 500 others, or all queries 10,000.", nil, nil)
+	refusedNamesDesc = prometheus.NewDesc("gpupilot_query_names_refused_total", "Requests of queries for a name that were refused, because queries of the same payer keep 500 others or 32 fields of GPUs, or all queries 10,000.", nil, nil)
 	contradictedDesc = prometheus.NewDesc("gpupilot_query_contradicted_series", "Series of exporters whose pod the API server contradicts, so that they have the label contradicted_namespace.", nil, nil)
 	exporterDesc     = prometheus.NewDesc("gpupilot_query_contradicted_target_series", "Such series of each exporter; of the 20 with the most.", []string{"target"}, nil)
 	groupingsDesc    = prometheus.NewDesc("gpupilot_query_grouping_bytes", "Memory of the labels that groupings of queries keep; at most 32 MiB.", nil, nil)

@@ -7,6 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -51,7 +55,7 @@ func TestUsedNamesExpire(t *testing.T) {
 	r := newRig(t)
 	var got []string
 	all := true
-	s := New(Config{Keep: KeepUsed}, Deps{Windows: r.windows, SetNames: func(a bool, names []string) { all, got = a, names }})
+	s := New(Config{Keep: KeepUsed}, Deps{Windows: r.windows, SetNames: func(a bool, names []string, _ map[string][]string) { all, got = a, names }})
 	s.now = func() time.Time { return r.now }
 	s.Want("a", "b")
 	s.Hold("rules", []string{"c"})
@@ -73,14 +77,14 @@ func TestUsedNamesExpire(t *testing.T) {
 	}
 	// A tenant whose queries name many metrics has its share, and others have theirs.
 	for i := range 2 * maxWantedEach {
-		s.WantFor("greedy", fmt.Sprint("greedy", i))
+		s.WantFor("greedy", nil, fmt.Sprint("greedy", i))
 	}
-	s.WantFor("modest", "requests")
+	s.WantFor("modest", nil, "requests")
 	if n := len(s.wanted.last); n != maxWantedEach+2 || !s.wanted.has("requests") || s.wanted.has(fmt.Sprint("greedy", maxWantedEach)) {
 		t.Errorf("%d names are wanted", n)
 	}
 	for i := range 2 * maxWanted {
-		s.WantFor(fmt.Sprint(i), fmt.Sprint("of", i))
+		s.WantFor(fmt.Sprint(i), nil, fmt.Sprint("of", i))
 	}
 	if n := len(s.wanted.last); n != maxWanted {
 		t.Errorf("%d names are wanted", n)
@@ -96,7 +100,7 @@ func TestUsedNamesExpire(t *testing.T) {
 func TestSeriesAreCountedBeforeTheyAreKept(t *testing.T) {
 	windows := series.New(series.Config{MaxBytes: 64 << 20})
 	lines, all := 0, true
-	s := New(Config{}, Deps{Windows: windows, Lines: func() int { return lines }, SetNames: func(a bool, _ []string) { all = a }})
+	s := New(Config{}, Deps{Windows: windows, Lines: func() int { return lines }, SetNames: func(a bool, _ []string, _ map[string][]string) { all = a }})
 	for _, c := range []struct {
 		lines int
 		want  bool
@@ -106,7 +110,7 @@ func TestSeriesAreCountedBeforeTheyAreKept(t *testing.T) {
 			t.Errorf("with %d lines, all are kept: %t", c.lines, all)
 		}
 	}
-	s = New(Config{}, Deps{Windows: windows, Lines: func() int { return lines }, SetNames: func(a bool, _ []string) { all = a }})
+	s = New(Config{}, Deps{Windows: windows, Lines: func() int { return lines }, SetNames: func(a bool, _ []string, _ map[string][]string) { all = a }})
 	for _, lines = range []int{0, 100, 40_000, 100_000, 100_000, 100_000} {
 		if s.check(start); all {
 			t.Errorf("with %d of 100,000 lines that 64 MiB have no room for, all are kept", lines)
@@ -117,7 +121,7 @@ func TestSeriesAreCountedBeforeTheyAreKept(t *testing.T) {
 func TestAllSeriesAreKeptWhileTheyAreFew(t *testing.T) {
 	windows := series.New(series.Config{MaxBytes: 1 << 20})
 	var all bool
-	s := New(Config{}, Deps{Windows: windows, SetNames: func(a bool, _ []string) { all = a }})
+	s := New(Config{}, Deps{Windows: windows, SetNames: func(a bool, _ []string, _ map[string][]string) { all = a }})
 	s.check(start)
 	if !all {
 		t.Error("an empty store does not keep all series")
@@ -141,5 +145,64 @@ func TestAllSeriesAreKeptWhileTheyAreFew(t *testing.T) {
 	s.check(start)
 	if !all {
 		t.Error("all series are not kept again after half of the targets left")
+	}
+}
+
+// What queries of namespaces name is kept of these namespaces only, and they pay for it: not the operator's queries.
+func TestNamesAreWantedOfTheNamespacesThatQueriesRead(t *testing.T) {
+	r := newRig(t)
+	var names []string
+	var of map[string][]string
+	s := New(Config{Keep: KeepUsed}, Deps{Windows: r.windows, SetNames: func(_ bool, n []string, o map[string][]string) { names, of = n, o }})
+	s.now = func() time.Time { return r.now }
+	f := func(want string) {
+		t.Helper()
+		s.publish()
+		if got := fmt.Sprint(names, " ", of); got != want {
+			t.Errorf("wanted are %s, want %s", got, want)
+		}
+	}
+	s.WantFor("a", []string{"a"}, "x", "y")
+	s.WantFor("b", []string{"b"}, "x")
+	s.WantFor("nobody", []string{}, "z")
+	f("[] map[x:[a b] y:[a] z:[]]")
+	s.WantFor("a", []string{"c"}, "y")
+	f("[] map[x:[a b] y:[a c] z:[]]")
+	s.Want("x")
+	f("[x] map[y:[a c] z:[]]")
+	r.now = at(601)
+	s.WantFor("b", []string{"b"}, "x")
+	s.check(r.now)
+	f("[] map[x:[b]]")
+
+	r.now = at(1300)
+	s.check(r.now)
+	var fields []string
+	for _, field := range gpu.Fields() {
+		fields = append(fields, field.Name)
+	}
+	s.WantFor("a", []string{"a"}, fields...)
+	s.publish()
+	if len(of) != page.MaxNamed || len(names) != 0 {
+		t.Errorf("a namespace has %d fields kept, want %d", len(of), page.MaxNamed)
+	}
+	s.WantFor("rules", nil, fields...)
+	if s.publish(); len(names) != len(fields) {
+		t.Errorf("the operator's queries have %d of %d fields kept", len(names), len(fields))
+	}
+
+	// A query whose payer has no room is not kept in the share of another one.
+	s.WantFor("greedy", []string{"greedy"}, fields...)
+	all, refused := s.wanted.count()
+	for _, name := range fields {
+		q, err := s.Querier(0, r.now.UnixMilli())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for set := q.Select(t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "other_"+name)); set.Next(); {
+		}
+	}
+	if now, again := s.wanted.count(); now != all || again != refused {
+		t.Errorf("a read of the storage wants %d names more", now-all)
 	}
 }

@@ -41,7 +41,7 @@ func TestOwnMetricsAreSeries(t *testing.T) {
 	h.Observe(0.5)
 	s.collectOwn(at(0)) // learns the names
 	r.wants("gpupilot_things_total", at(0), "")
-	s.Want("gpupilot_seconds_bucket")
+	s.Want("gpupilot_seconds_bucket", "gpupilot_things_total")
 	r.now = at(1)
 	s.collectOwn(at(1))
 	r.wants("gpupilot_things_total", at(1), fmt.Sprintf(`{__name__="gpupilot_things_total", exported_job="x", instance="pod-1", job="gpupilot-controller"} => 3 @[%d]`, msOf(at(1))))

@@ -136,7 +136,7 @@ func TestMeters(t *testing.T) {
 	r.store.Hold("rules", []string{"name1", "other"})
 	r.instant("kube_pod_labels", r.now)
 	for name, want := range map[string]float64{
-		"gpupilot_query_names": maxWantedEach + 1, "gpupilot_query_names_refused_total": 7 + 1, // kube_pod_labels
+		"gpupilot_query_names": maxWantedEach + 1, "gpupilot_query_names_refused_total": 7,
 		"gpupilot_query_contradicted_series": 2, "gpupilot_query_contradicted_target_series/agent/n1": 2,
 		"gpupilot_query_pods": 2, "gpupilot_query_pods_memory_limit_bytes": 64 << 20, "gpupilot_query_pods_refused_total": 0,
 	} {

@@ -150,9 +150,6 @@ func isExportedOwner(name string) bool {
 
 // run collects the series.
 func (sel *selection) run(ctx context.Context) error {
-	if sel.name != "" && !sel.labelsOnly {
-		sel.s.Want(sel.name)
-	}
 	sel.s.refresh()
 	sel.s.index.mu.RLock()
 	defer sel.s.index.mu.RUnlock()

@@ -75,8 +75,9 @@ type Deps struct {
 	Pods Pods
 	// Holder returns the API server's facts about a pod; nil: only its node is known.
 	Holder func(*corev1.Pod) series.Holder
-	// SetNames has the scraper keep the series of these names, or all of exporters.
-	SetNames func(all bool, names []string)
+	// SetNames has the scraper keep the series of these names, or all of exporters, and those of namespaces of the
+	// names in of.
+	SetNames func(all bool, names []string, of map[string][]string)
 	// Lines returns how many series the pages of exporters have; nil: 0.
 	Lines func() int
 	Own   prometheus.Gatherer // the controller's own metrics; nil: none
@@ -108,7 +109,7 @@ func New(cfg Config, deps Deps) *Store {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
 	if deps.SetNames == nil {
-		deps.SetNames = func(bool, []string) {}
+		deps.SetNames = func(bool, []string, map[string][]string) {}
 	}
 	s := &Store{cfg: cfg.withDefaults(), deps: deps, now: time.Now}
 	s.wanted.init()
@@ -165,8 +166,8 @@ func (s *Store) check(now time.Time) {
 
 // publish tells the scraper the wanted names, if they have changed.
 func (s *Store) publish() {
-	if all, names, changed := s.wanted.take(); changed {
-		s.deps.SetNames(all, names)
+	if all, names, of, changed := s.wanted.take(); changed {
+		s.deps.SetNames(all, names, of)
 	}
 }
 

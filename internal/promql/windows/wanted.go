@@ -3,11 +3,12 @@
 package windows
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 // useTTL is how long a metric is kept after the last query for it.
@@ -21,10 +22,16 @@ const (
 	maxWanted     = 10_000
 )
 
-// use is a name in use.
+// use is a payer's use of a name.
 type use struct {
-	last  time.Time
-	payer string // in whose share it counts: who wanted it first
+	last       time.Time
+	namespaces []string // whose series it reads, sorted; nil: all
+}
+
+// share is what counts in a payer's share.
+type share struct {
+	names  int
+	fields int // of names, those of GPUs that are not read of all namespaces
 }
 
 // wanted are the names of the metrics in use.
@@ -32,8 +39,9 @@ type wanted struct {
 	added chan struct{} // has a value after a new name
 
 	mu      sync.Mutex
-	last    map[string]use      // by name
-	shares  map[string]int      // names in last, by payer
+	last    map[string]map[string]use // by name and payer
+	total   int                       // uses in last
+	shares  map[string]share          // by payer
 	held    map[string][]string // by holder
 	all     bool
 	shortAt int // the targets at which the memory was last short; 0: it is not. Only Run uses it
@@ -43,15 +51,18 @@ type wanted struct {
 
 func (w *wanted) init() {
 	w.added = make(chan struct{}, 1)
-	w.last, w.shares, w.held, w.changed = map[string]use{}, map[string]int{}, map[string][]string{}, true
+	w.last, w.shares, w.held, w.changed = map[string]map[string]use{}, map[string]share{}, map[string][]string{}, true
 }
 
 // Want has the series of these metrics kept with their labels, until 10 minutes after
 // the last call. Queries do so for the names that they select.
-func (s *Store) Want(names ...string) { s.WantFor("", names...) }
+func (s *Store) Want(names ...string) { s.WantFor("", nil, names...) }
 
-// WantFor is Want for a payer, such as a namespace, which has a share of the names.
-func (s *Store) WantFor(payer string, names ...string) { s.wanted.want(s.now(), payer, names...) }
+// WantFor is Want for a payer, such as a namespace, which has a share of the names. The series of these namespaces,
+// which are sorted, are kept; nil: all. WantFor retains the slice.
+func (s *Store) WantFor(payer string, namespaces []string, names ...string) {
+	s.wanted.want(s.now(), payer, namespaces, names...)
+}
 
 // Hold has the series of these metrics kept until the holder, such as a file of rules,
 // holds other ones.
@@ -75,24 +86,26 @@ func (w *wanted) notify() {
 	}
 }
 
-func (w *wanted) want(now time.Time, payer string, names ...string) {
+func (w *wanted) want(now time.Time, payer string, namespaces []string, names ...string) {
 	isNew := false
 	w.mu.Lock()
 	for _, name := range names {
-		known, ok := w.last[name]
-		if !ok {
-			if name == "" {
-				continue
-			}
-			if len(w.last) >= maxWanted || w.shares[payer] >= maxWantedEach {
-				w.refused++
-				continue
-			}
-			isNew = true
-			w.shares[payer]++
-			known.payer = payer
+		known, ok := w.last[name][payer]
+		switch {
+		case name == "":
+			continue
+		case !ok && !w.add(payer, name, namespaces == nil):
+			w.refused++
+			continue
+		case !ok:
+			known.namespaces, isNew = namespaces, true
+		case known.namespaces != nil && !slices.Equal(known.namespaces, namespaces):
+			whole := union(known.namespaces, namespaces)
+			isNew = isNew || whole == nil || len(whole) != len(known.namespaces)
+			known.namespaces = whole
 		}
-		w.last[name] = use{last: now, payer: known.payer}
+		known.last = now
+		w.last[name][payer] = known
 	}
 	w.changed = w.changed || isNew
 	w.mu.Unlock()
@@ -101,19 +114,55 @@ func (w *wanted) want(now time.Time, payer string, names ...string) {
 	}
 }
 
+// union returns the namespaces of both lists, sorted; nil: all.
+func union(a, b []string) []string {
+	if a == nil || b == nil {
+		return nil
+	}
+	both := append(append(make([]string, 0, len(a)+len(b)), a...), b...) // never nil
+	slices.Sort(both)
+	return slices.Compact(both)
+}
+
+// add counts one more name of a payer. It reports false if its share is used up. w.mu is held.
+func (w *wanted) add(payer, name string, all bool) bool {
+	s, field := w.shares[payer], !all && page.IsField(name)
+	if w.total >= maxWanted || s.names >= maxWantedEach || field && s.fields >= page.MaxNamed {
+		return false
+	}
+	if w.last[name] == nil {
+		w.last[name] = map[string]use{}
+	}
+	w.total++
+	if s.names++; field {
+		s.fields++
+	}
+	w.shares[payer] = s
+	return true
+}
+
 func (w *wanted) expire(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for name, u := range w.last {
-		if now.Sub(u.last) <= useTTL {
-			continue
+	counted := w.total
+	w.total, w.shares = 0, map[string]share{}
+	for name, uses := range w.last {
+		for payer, u := range uses {
+			if now.Sub(u.last) > useTTL {
+				delete(uses, payer)
+				continue
+			}
+			s := w.shares[payer]
+			if s.names++; u.namespaces != nil && page.IsField(name) {
+				s.fields++
+			}
+			w.shares[payer], w.total = s, w.total+1
 		}
-		delete(w.last, name)
-		if w.shares[u.payer]--; w.shares[u.payer] == 0 {
-			delete(w.shares, u.payer)
+		if len(uses) == 0 {
+			delete(w.last, name)
 		}
-		w.changed = true
 	}
+	w.changed = w.changed || w.total != counted
 }
 
 func (w *wanted) setAll(all bool) {
@@ -123,20 +172,31 @@ func (w *wanted) setAll(all bool) {
 	w.all = all
 }
 
-// take returns the names, sorted, and whether they have changed since the last call.
-func (w *wanted) take() (all bool, names []string, changed bool) {
+// take returns the names, sorted, and in of those of which only the series of these namespaces are wanted. changed
+// reports whether they have changed since the last call.
+func (w *wanted) take() (all bool, names []string, of map[string][]string, changed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.changed {
-		return w.all, nil, false
+		return w.all, nil, nil, false
 	}
-	w.changed = false
-	names = slices.Collect(maps.Keys(w.last))
+	w.changed, of = false, map[string][]string{}
 	for _, held := range w.held {
 		names = append(names, held...)
 	}
+	for name, uses := range w.last {
+		whose := []string{}
+		for _, u := range uses {
+			whose = union(whose, u.namespaces)
+		}
+		if whose == nil {
+			names = append(names, name)
+		} else {
+			of[name] = whose
+		}
+	}
 	slices.Sort(names)
-	return w.all, slices.Compact(names), true
+	return w.all, slices.Compact(names), of, true
 }
 
 func (w *wanted) has(name string) bool {
@@ -175,13 +235,17 @@ func (w *wanted) hasPrefix(prefix string) bool {
 func (w *wanted) count() (names int, refused uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := maps.Clone(w.last)
-	for _, held := range w.held {
-		for _, name := range held {
-			all[name] = use{}
+	names = len(w.last)
+	held := map[string]bool{}
+	for _, list := range w.held {
+		for _, name := range list {
+			if w.last[name] == nil && !held[name] {
+				held[name] = true
+				names++
+			}
 		}
 	}
-	return len(all), w.refused
+	return names, w.refused
 }
 
 func (w *wanted) keepsAll() bool {

@@ -102,7 +102,7 @@ func newCluster(t *testing.T) *cluster {
 	c.engine = engine.New(engine.Config{Lookback: windows.DefaultLookback}, store)
 	of := series.TargetLabels{Node: "n1", Instance: "10.0.0.1:9400", Job: "dcgm-exporter"}
 	target := c.windows.Target("n1", of)
-	reader := page.NewExporter(page.Config{Target: target, Labels: of, Names: page.NewNames(true, nil)})
+	reader := page.NewExporter(page.Config{Target: target, Labels: of, Names: page.NewNames(true, nil, nil)})
 	for i := range 3 {
 		if err := reader.Read([]byte(exporterPage)); err != nil {
 			t.Fatal(err)

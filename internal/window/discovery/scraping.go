@@ -33,7 +33,7 @@ func (s *Scraping) Sync(targets []Target) {
 	for i := range targets {
 		t := &targets[i]
 		x := scrape.Target{
-			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, UID: string(t.UID), Fields: t.Fields, Metrics: PodMetrics(t.Metrics),
+			Name: t.Name, URL: t.URL, Kind: kinds[t.Kind], Labels: t.Labels, UID: string(t.UID), Fields: t.Fields, Named: t.Named, Metrics: PodMetrics(t.Metrics),
 		}
 		if t.TLS != nil {
 			x.TLS = scrape.TLS(*t.TLS)

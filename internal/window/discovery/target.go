@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -41,6 +42,7 @@ type Target struct {
 	UID     types.UID   // of the pod of KindAgent and KindDCGM
 	Labels  series.TargetLabels
 	Fields  gpu.FieldSet       // of KindAgent and KindDCGM: those in use
+	Named   *page.Named        // of KindAgent and KindDCGM: those in use of the GPUs of some namespaces
 	Metrics []policy.PodMetric // of KindPod: those in use, sorted by their keys, each once
 }
 

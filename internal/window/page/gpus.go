@@ -28,6 +28,7 @@ type gpus struct {
 	names   map[string]struct{} // the target's names of the wanted fields
 
 	labels labeller
+	tenants tenants
 
 	text    int64                  // bytes of names
 	refused [series.NumRefused]int // refusals not yet reported to the store
@@ -65,20 +66,40 @@ func (g *gpus) reset() {
 	g.owners, g.names = make([]gpu.Owner, 1), map[string]struct{}{}
 	g.places, g.text = nil, 0
 	g.labels.forget()
+	g.tenants.again = false
 }
 
 // size returns the bytes that are remembered. A map takes about twice its entries.
 func (g *gpus) size() int64 {
 	const owner = int64(unsafe.Sizeof(gpu.Owner{}))
-	return g.text + g.labels.size() + int64(len(g.slots))*2*(16+4) + int64(cap(g.devices))*int64(unsafe.Sizeof(device{})) +
+	return g.text + g.labels.size() + g.tenants.size() + int64(len(g.slots))*2*(16+4) + int64(cap(g.devices))*int64(unsafe.Sizeof(device{})) +
 		int64(cap(g.ages))*int64(unsafe.Sizeof(ageState{})) +
 		int64(cap(g.owners))*owner + int64(len(g.places))*2*(owner+4) + int64(len(g.names))*2*16
 }
 
 func (g *gpus) identify(l *line, m *labelMemo) entry {
 	e := g.classify(l, m)
-	g.labels.expose(&e, l)
+	g.labels.expose(&e, l, g.spacesOf(&e, l))
 	return e
+}
+
+// spacesOf returns the namespaces whose queries may read a line: of the pods that hold its device, else the one that
+// the line names.
+func (g *gpus) spacesOf(e *entry, l *line) []string {
+	if g.labels.names == nil || !g.labels.names.scoped() {
+		return nil
+	}
+	if e.use == value {
+		if of := g.tenants.held[g.devices[g.devices[e.slot].canonical].key]; len(of) > 0 {
+			return of
+		}
+	}
+	for _, names := range ownerLabels {
+		if ns := l.Get(names[0]); len(ns) > 0 && len(l.Get(names[1])) > 0 {
+			return []string{string(ns)}
+		}
+	}
+	return nil
 }
 
 func (g *gpus) classify(l *line, m *labelMemo) entry {
@@ -116,12 +137,19 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 		return entry{}
 	}
 	wanted := g.want == (gpu.FieldSet{}) || g.want.Has(field)
-	if !wanted && !g.watch {
+	if !wanted && !g.watch && len(g.tenants.held) == 0 {
 		return entry{}
 	}
 	x := g.factsOf(l)
 	if !x.known {
 		return entry{}
+	}
+	payer := ""
+	if !wanted {
+		payer = g.tenants.payer(g.devices[g.devices[x.slot].canonical].key, field)
+		if wanted = payer != ""; !wanted && !g.watch {
+			return entry{}
+		}
 	}
 	e := entry{slot: x.slot, field: field, scale: r.Scale, copy: x.copy}
 	if g.watch {
@@ -131,7 +159,7 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 		return e
 	}
 	e.use, e.owner = value, x.owner
-	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[x.slot].key, Field: r.Field}); !ok {
+	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[x.slot].key, Field: r.Field, Payer: payer}); !ok {
 		e.use = ignored
 	} else {
 		g.setPlace(l, x.slot)
@@ -418,7 +446,7 @@ func compareOwners(a, b gpu.Owner) int {
 // overgrown reports whether most of the remembered devices or owners have left the
 // page, or a limit is reached.
 func (g *gpus) overgrown(entries int) bool {
-	return g.labels.again || len(g.devices) >= maxSlots || len(g.owners) > maxOwners ||
+	return g.labels.again || g.tenants.again || len(g.devices) >= maxSlots || len(g.owners) > maxOwners ||
 		len(g.devices) > 2*entries+64 || len(g.owners) > 2*entries+64
 }
 

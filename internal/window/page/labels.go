@@ -24,6 +24,7 @@ type labeller struct {
 	names   *Names
 	target  *series.Target
 	fixed   []labels.Label // of the target
+	spaces  []string       // of the target: the namespace of a pod
 	builder labels.ScratchBuilder
 	pairs   []labels.Label // of a line
 	buffer  []byte
@@ -47,6 +48,9 @@ func newLabeller(cfg *Config, isPod bool) labeller {
 			x.fixed = append(x.fixed, labels.Label{Name: pair[0], Value: pair[1]})
 		}
 	}
+	if isPod {
+		x.spaces = []string{l.Namespace}
+	}
 	return x
 }
 
@@ -62,13 +66,13 @@ func (x *labeller) size() int64 {
 }
 
 // expose prepares a line's entry for queries: with the series of the device's field, or
-// with one of the line's own.
-func (x *labeller) expose(e *entry, l *line) {
+// with one of the line's own. namespaces are those whose queries may read the line.
+func (x *labeller) expose(e *entry, l *line, namespaces []string) {
 	if x.names == nil {
 		return
 	}
 	field := e.use == value && !e.copy
-	if field && !x.names.allOf(x.isPod) && !x.names.fields.Has(e.field) || !field && !x.names.allOf(x.isPod) && !x.names.has(l.Name) {
+	if field && !x.names.allOf(x.isPod) && !x.names.hasField(e.field, namespaces) || !field && !x.names.allOf(x.isPod) && !x.names.has(l.Name, namespaces) {
 		return
 	}
 	if isReserved(x.isPod, l.Name) {
@@ -85,12 +89,24 @@ func (x *labeller) expose(e *entry, l *line) {
 		return
 	}
 	if _, several := x.several[string(l.Name)]; !field || several {
-		if e.own, ok = x.target.Ref(series.Key{Line: string(x.buffer)}); !ok {
+		if e.own, ok = x.target.Ref(series.Key{Line: string(x.buffer), Payer: x.payer(l.Name, namespaces)}); !ok {
 			return
 		}
 	}
 	e.label = int32(len(x.sets))
 	x.sets = append(x.sets, set)
+}
+
+// payer returns who pays for a line of an exporter; empty: the target does.
+func (x *labeller) payer(name []byte, namespaces []string) string {
+	if whose := x.names.names[string(name)]; !x.isPod && !x.names.all && whose != nil {
+		for _, ns := range namespaces {
+			if slices.Contains(whose, ns) {
+				return ns
+			}
+		}
+	}
+	return ""
 }
 
 // labels returns a line's label set, and its encoding in x.buffer. It returns false if

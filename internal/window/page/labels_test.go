@@ -69,7 +69,7 @@ DCGM_FI_DEV_FB_USED{UUID="GPU-0",a="1",a="2"} 5
 kube_pod_labels{pod="a"} 1
 up 0
 `
-	all, _ := shown(t, NewExporter, NewNames(true, nil), of, page)
+	all, _ := shown(t, NewExporter, NewNames(true, nil, nil), of, page)
 	want := []string{
 		`{UUID="GPU-0", __name__="DCGM_FI_DEV_GPU_UTIL", exported_exported_node="its", exported_node="x", gpu="0", instance="10.0.0.1:9400", job="agent", namespace="ml", node="n1", pod="a"} 37`,
 		`{UUID="GPU-1", __name__="DCGM_FI_DEV_GPU_UTIL", exported_job="theirs", gpu="1", instance="10.0.0.1:9400", job="agent", node="n1"} 38`,
@@ -82,7 +82,7 @@ up 0
 	if d := cmp.Diff(want, all); d != "" {
 		t.Error(d)
 	}
-	some, _ := shown(t, NewExporter, NewNames(false, []string{"dcgm_gpu_utilization"}), of, page)
+	some, _ := shown(t, NewExporter, NewNames(false, []string{"dcgm_gpu_utilization"}, nil), of, page)
 	if d := cmp.Diff(want[:2], some); d != "" {
 		t.Error(d)
 	}
@@ -92,7 +92,7 @@ func TestSeveralLinesOfOneDeviceAreSeveralSeries(t *testing.T) {
 	const page = `DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",err_code="13"} 13
 DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",err_code="31"} 31
 `
-	got, _ := shown(t, NewExporter, NewNames(true, nil), series.TargetLabels{Node: "n"}, page, page)
+	got, _ := shown(t, NewExporter, NewNames(true, nil, nil), series.TargetLabels{Node: "n"}, page, page)
 	want := []string{
 		`{UUID="GPU-0", __name__="DCGM_FI_DEV_XID_ERRORS", err_code="13", node="n"} 13`,
 		`{UUID="GPU-0", __name__="DCGM_FI_DEV_XID_ERRORS", err_code="31", node="n"} 31`,
@@ -114,7 +114,7 @@ scrape_x 1
 vllm:latency_bucket{le="0.5",namespace="prod",pod="b",node="n2",job="agent",instance="x"} 4
 vllm:other 5
 `
-	got, _ := shown(t, NewPod, NewNames(true, names), of, page)
+	got, _ := shown(t, NewPod, NewNames(true, names, nil), of, page)
 	want := []string{`{__name__="vllm:latency_bucket", exported_instance="x", exported_job="agent", exported_namespace="prod", exported_node="n2", exported_pod="b", instance="10.0.0.9:8000", job="pod", le="0.5", namespace="ml", node="n1", pod="a"} 4`}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -127,7 +127,7 @@ func TestAnExporterCannotForgeExportedOwners(t *testing.T) {
 	const page = `DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-0",namespace="evil",pod="e",exported_namespace="ml",exported_pod="a",exported_container="c",exported_x="y"} 1
 DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-1",namespace="evil",pod="e",exported_pod="a",exported_exported_pod="b"} 2
 `
-	got, _ := shown(t, NewExporter, NewNames(true, nil), series.TargetLabels{Node: "n"}, page)
+	got, _ := shown(t, NewExporter, NewNames(true, nil, nil), series.TargetLabels{Node: "n"}, page)
 	want := []string{
 		`{UUID="GPU-0", __name__="DCGM_FI_DEV_GPU_UTIL", exported_exported_container="c", exported_exported_namespace="ml", exported_exported_pod="a", exported_x="y", gpu="0", namespace="evil", node="n", pod="e"} 1`,
 		`{UUID="GPU-1", __name__="DCGM_FI_DEV_GPU_UTIL", exported_exported_exported_pod="a", exported_exported_pod="b", gpu="1", namespace="evil", node="n", pod="e"} 2`,
@@ -142,7 +142,7 @@ func TestTargetLabelsAreNotThePages(t *testing.T) {
 	of := series.TargetLabels{
 		Node: "n", Instance: "10.0.0.1:80", Job: "ns/m", Namespace: "ns", Pod: "p",
 	}
-	got, _ := shown(t, NewPod, NewNames(false, []string{"requests"}), of, `requests{namespace="other",pod="q",node="m",job="gpupilot-agent",container="x",a="b"} 7
+	got, _ := shown(t, NewPod, NewNames(false, []string{"requests"}, nil), of, `requests{namespace="other",pod="q",node="m",job="gpupilot-agent",container="x",a="b"} 7
 requests{exported_namespace="z",namespace="other"} 8
 kube_pod_labels{namespace="other"} 1
 unused 1

@@ -30,7 +30,7 @@ func (x *labeller) scrapeMeters() []meter {
 	}
 	x.meters = make([]meter, 0, numMeters)
 	for _, name := range []string{meterDuration, meterSamples, meterKept} {
-		if !x.names.allOf(x.isPod) && !x.names.has([]byte(name)) {
+		if !x.names.allOf(x.isPod) && !x.names.has([]byte(name), x.spaces) {
 			continue
 		}
 		set, ok := x.labels(&line{Line: promtext.Line{Name: []byte(name)}})

@@ -14,9 +14,11 @@ import (
 // beside the fields and metrics that autoscalers read. Names do not change.
 type Names struct {
 	all    bool
-	names  map[string]struct{}
-	fields gpu.FieldSet // those of names, in any profile's name
-	others []string     // of names, those that are no field's; sorted
+	names  map[string][]string     // whose series: the namespaces, sorted; nil: all
+	fields gpu.FieldSet            // those of names of all series, in any profile's name
+	named  map[string]gpu.FieldSet // those of names of namespaces, by namespace
+	others []string                // of names, those of all series that are no field's; sorted
+	scopes []string                // of names, those of namespaces that are no field's; sorted
 }
 
 // maxAskedNames is the number of names up to which an agent is asked for them only.
@@ -25,14 +27,28 @@ const maxAskedNames = 100
 
 // NewNames returns the names. If all is set, all series of agents and dcgm-exporters
 // are kept, and of pods those of the names. A field's name in any profile stands for
-// the field's series under the name that the target's page has.
-func NewNames(all bool, list []string) *Names {
-	n := &Names{all: all, names: make(map[string]struct{}, len(list))}
-	for _, name := range list {
-		if _, twice := n.names[name]; twice {
+// the field's series under the name that the target's page has. Of the names in of, only the series of these
+// namespaces are kept.
+func NewNames(all bool, list []string, of map[string][]string) *Names {
+	n := &Names{all: all, names: make(map[string][]string, len(list)+len(of)), named: map[string]gpu.FieldSet{}}
+	for name, namespaces := range of {
+		n.names[name] = namespaces
+		i, ok := fieldOf(name)
+		if !ok {
+			n.scopes = append(n.scopes, name)
 			continue
 		}
-		n.names[name] = struct{}{}
+		for _, ns := range namespaces {
+			set := n.named[ns]
+			set.Add(i)
+			n.named[ns] = set
+		}
+	}
+	for _, name := range list {
+		if whose, twice := n.names[name]; twice && whose == nil {
+			continue
+		}
+		n.names[name] = nil
 		if i, ok := fieldOf(name); ok {
 			n.fields.Add(i)
 		} else {
@@ -40,7 +56,14 @@ func NewNames(all bool, list []string) *Names {
 		}
 	}
 	slices.Sort(n.others)
+	slices.Sort(n.scopes)
 	return n
+}
+
+// IsField reports whether a name is that of a GPU's field, in any profile.
+func IsField(name string) bool {
+	_, ok := fieldOf(name)
+	return ok
 }
 
 func fieldOf(name string) (gpu.Index, bool) {
@@ -50,14 +73,43 @@ func fieldOf(name string) (gpu.Index, bool) {
 	return 0, false
 }
 
-// has reports whether the series of a name are kept.
-func (n *Names) has(name []byte) bool {
+// has reports whether the series of a name are kept, of these namespaces.
+func (n *Names) has(name []byte, namespaces []string) bool {
 	if n == nil {
 		return false
 	}
-	_, ok := n.names[string(name)]
-	return ok
+	whose, ok := n.names[string(name)]
+	return ok && (whose == nil || meet(whose, namespaces))
 }
+
+// hasField is has for a field, in any profile's name.
+func (n *Names) hasField(f gpu.Index, namespaces []string) bool {
+	return n.fields.Has(f) || slices.ContainsFunc(namespaces, func(ns string) bool {
+		set := n.named[ns]
+		return set.Has(f)
+	})
+}
+
+func meet(sorted, some []string) bool {
+	return slices.ContainsFunc(some, func(s string) bool {
+		_, ok := slices.BinarySearch(sorted, s)
+		return ok
+	})
+}
+
+// fieldsFor returns the fields whose series are kept of a namespace.
+func (n *Names) fieldsFor(namespace string) gpu.FieldSet {
+	if n == nil {
+		return gpu.FieldSet{}
+	}
+	return n.named[namespace]
+}
+
+// scoped reports whether some series are kept of namespaces only.
+func (n *Names) scoped() bool { return len(n.named) > 0 || len(n.scopes) > 0 }
+
+// scopesOthers reports that of series that are no field's.
+func (n *Names) scopesOthers() bool { return n != nil && len(n.scopes) > 0 }
 
 // Covers reports whether these names keep whatever the others keep.
 func (n *Names) Covers(others *Names) bool {
@@ -67,8 +119,9 @@ func (n *Names) Covers(others *Names) bool {
 	if n == nil || others.all {
 		return false
 	}
-	for name := range others.names {
-		if _, ok := n.names[name]; !ok {
+	for name, whose := range others.names {
+		own, ok := n.names[name]
+		if !ok || own != nil && (whose == nil || slices.ContainsFunc(whose, func(ns string) bool { return !slices.Contains(own, ns) })) {
 			return false
 		}
 	}
@@ -90,13 +143,23 @@ func (n *Names) FieldsOf(inUse gpu.FieldSet) gpu.FieldSet {
 	return inUse.Union(n.fields)
 }
 
-// Asked returns the names to ask an agent for, beside those of fields. ok is false if
-// its whole page is needed.
-func (n *Names) Asked() (list []string, ok bool) {
+// AskedByName reports whether an agent is asked for names. Otherwise its whole page is needed.
+func (n *Names) AskedByName() bool {
+	return n == nil || !n.all && len(n.others)+len(n.scopes) <= maxAskedNames
+}
+
+// Asked returns the names to ask an agent for whose GPUs these namespaces hold, beside those of fields.
+func (n *Names) Asked(namespaces []string) []string {
 	if n == nil {
-		return nil, true
+		return nil
 	}
-	return n.others, !n.all && len(n.others) <= maxAskedNames
+	list := slices.Clone(n.others)
+	for _, name := range n.scopes {
+		if whose := n.names[name]; whose != nil && meet(whose, namespaces) {
+			list = append(list, name)
+		}
+	}
+	return list
 }
 
 // isReserved reports whether a page may not have series of this name. A scrape adds up

@@ -166,7 +166,7 @@ func (m *podMetrics) size() int64 {
 
 func (m *podMetrics) identify(l *line, _ *labelMemo) entry {
 	e := m.classify(l)
-	m.labels.expose(&e, l)
+	m.labels.expose(&e, l, m.labels.spaces)
 	return e
 }
 

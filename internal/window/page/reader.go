@@ -31,7 +31,8 @@ type Config struct {
 	Names  *Names               // nil: no query reads series
 	Learn  func(comment []byte) // takes the comments of a page without an earlier one; nil: none does
 
-	Fields gpu.FieldSet // of an exporter of GPUs; empty: all
+	Fields gpu.FieldSet // of an exporter of GPUs, of all of them; empty: all
+	Named  *Named       // beside Fields, of the GPUs of those who name them
 	// Watch estimates the age of an exporter's values from their changes: its pages lack
 	// the time of collection.
 	Watch bool
@@ -42,7 +43,7 @@ type Config struct {
 // NewExporter returns a reader of the pages of an exporter of GPUs.
 func NewExporter(cfg Config) *Reader {
 	g := newGPUs(cfg.Target, cfg.Fields)
-	g.watch = cfg.Watch
+	g.watch, g.tenants.named, g.tenants.names = cfg.Watch, cfg.Named, cfg.Names
 	g.labels = newLabeller(&cfg, false)
 	p := newReader(g)
 	p.gpus, p.labels, p.learn = g, &g.labels, cfg.Learn
@@ -72,8 +73,23 @@ func (p *Reader) Fill(b *series.Batch, took time.Duration) {
 // Exposed lists the page's series for queries.
 func (p *Reader) Exposed() []series.Exposed { return p.labels.exposed(p.entries) }
 
-// Owners lists the owners of an exporter's devices.
-func (p *Reader) Owners() []series.DeviceOwners { return p.gpus.deviceOwners(p.entries) }
+// Owners lists the owners of an exporter's devices. If they name other fields than those of the last page, IsOvergrown
+// is set.
+func (p *Reader) Owners() []series.DeviceOwners {
+	list := p.gpus.deviceOwners(p.entries)
+	p.gpus.tenants.setOwners(list)
+	return list
+}
+
+// SetNamed sets Config.Named. If that changes what is kept of an exporter, IsOvergrown is set.
+func (p *Reader) SetNamed(named *Named) {
+	if p.gpus != nil {
+		p.gpus.tenants.setNamed(named)
+	}
+}
+
+// Spaces lists the namespaces whose pods hold an exporter's devices.
+func (p *Reader) Spaces() []string { return p.gpus.tenants.spaces }
 
 // Freshness determines which of an exporter's devices have new values on a page of a
 // collection at at, and prepares for the next page. If stamped is set, the page has the
@@ -99,7 +115,7 @@ func (p *Reader) HasFound() bool { return len(p.gpus.names) > 0 }
 // Found returns the names of the lines with an exporter's fields, sorted.
 func (p *Reader) Found() []string { return slices.Sorted(maps.Keys(p.gpus.names)) }
 
-// FoundAll reports whether an exporter's pages had all of Config.Fields.
+// FoundAll reports whether an exporter's pages had all of Config.Fields, and of what is named of its GPUs.
 func (p *Reader) FoundAll() bool {
 	var found gpu.FieldSet
 	for name := range p.gpus.names {
@@ -109,7 +125,7 @@ func (p *Reader) FoundAll() bool {
 			}
 		}
 	}
-	return found.Union(p.gpus.want) == found
+	return found.Union(p.gpus.want).Union(p.gpus.tenants.fields()) == found
 }
 
 // TakeRefused calls f for each kind of things that were refused since the last call.

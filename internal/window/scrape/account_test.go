@@ -51,7 +51,7 @@ func (c *instantConn) SetDeadline(time.Time) error { return nil }
 func TestTheAccountIsTrue(t *testing.T) { testAccount(t, nil) }
 
 // The same with the labels of all series.
-func TestTheAccountWithLabelsIsTrue(t *testing.T) { testAccount(t, page.NewNames(true, nil)) }
+func TestTheAccountWithLabelsIsTrue(t *testing.T) { testAccount(t, page.NewNames(true, nil, nil)) }
 
 func testAccount(t *testing.T, names *page.Names) {
 	const targets = 500
@@ -83,10 +83,10 @@ func TestLabelsThatNobodyReadsAreFreeAtOnce(t *testing.T) {
 			list, dial := quickFleet(targets)
 			store := series.New(series.Config{})
 			s := New(Config{}, Deps{Dial: dial, Store: store, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-			s.SetNames(page.NewNames(before, []string{name}))
+			s.SetNames(page.NewNames(before, []string{name}, nil))
 			started := time.Now()
 			runFleet(t, s, list)
-			s.SetNames(page.NewNames(false, []string{name}))
+			s.SetNames(page.NewNames(false, []string{name}, nil))
 			pass(3 * time.Second)
 			for _, target := range list {
 				for _, x := range store.Target(target.Name, target.Labels).Exposures(nil) {

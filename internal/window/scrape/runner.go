@@ -152,17 +152,18 @@ func (r *runner) prepare(now time.Time) error {
 			}
 			r.names, r.fields = names, fields
 			r.begin(want)
+		} else if r.page.SetNamed(want.Named); r.page.IsOvergrown() {
+			r.forget()
 		}
 		r.have = want
 	}
-	others, some := r.names.Asked()
-	whole := r.have.Kind != Agent || !some || r.fields.Empty() || !now.Before(r.learn)
+	whole := r.have.Kind != Agent || !r.names.AskedByName() || r.fields.Empty() || !now.Before(r.learn)
 	if r.req != nil && whole == !r.namesOnly {
 		return nil
 	}
 	var asked []string
 	if !whole {
-		asked = append(append(r.page.Found(), "gpupilot_collection_duration_seconds"), others...)
+		asked = append(append(r.page.Found(), "gpupilot_collection_duration_seconds"), r.names.Asked(r.page.Spaces())...)
 	}
 	req, err := r.s.newRequest(r.have, asked)
 	if err != nil {
@@ -176,7 +177,7 @@ func (r *runner) begin(want *Target) {
 	r.req, r.learn = nil, time.Time{}
 	cfg := page.Config{
 		Target: r.series, Labels: want.Labels, Names: r.names,
-		Fields: r.fields, Watch: want.Kind == DCGM, Metrics: want.Metrics,
+		Fields: r.fields, Named: want.Named, Watch: want.Kind == DCGM, Metrics: want.Metrics,
 	}
 	switch want.Kind {
 	case Pod:

@@ -32,6 +32,7 @@ type Target struct {
 	UID    string // of an exporter's pod: the GPUs of another pod of this name are forgotten
 
 	Fields  gpu.FieldSet  // the fields in use, for Agent and DCGM; empty: all
+	Named   *page.Named   // beside Fields, those in use of the GPUs of some namespaces; compared by its address
 	Metrics []page.Metric // the metrics in use, for Pod
 }
 
@@ -43,7 +44,7 @@ func (t *Target) copy() *Target {
 
 func (t *Target) equal(o *Target) bool {
 	return t.Name == o.Name && t.URL == o.URL && t.Kind == o.Kind && t.TLS == o.TLS && t.Labels == o.Labels && t.UID == o.UID &&
-		t.Fields == o.Fields && slices.Equal(t.Metrics, o.Metrics)
+		t.Fields == o.Fields && t.Named == o.Named && slices.Equal(t.Metrics, o.Metrics)
 }
 
 // State is the state of a target, for the page and the CLI.

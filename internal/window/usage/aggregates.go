@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/trust"
 )
@@ -303,6 +304,8 @@ type pass struct {
 	readers []series.FieldReader
 	fields  []gpu.FieldID
 	util    series.FieldReader
+	whole   gpu.FieldSet // of fields, those of all GPUs
+	named   *page.Named  // of fields, the others
 	expects expects
 	groups  map[aggregateKey]*Aggregate
 	gpus    map[Group]int
@@ -333,7 +336,9 @@ func (a *Aggregator) newPass(now time.Time) *pass {
 		groups:  map[aggregateKey]*Aggregate{}, gpus: map[Group]int{}, missing: map[aggregateKey]*missing{}, unmeasured: map[aggregateKey]*missing{},
 		seen: map[sharedKey]bool{}, active: map[string]bool{},
 	}
-	inUse := a.deps.Fields.At(now)
+	p.named = a.deps.Fields.Named()
+	p.whole = a.deps.Fields.At(now)
+	inUse := p.whole.Union(p.named.All())
 	for i, f := range gpu.Fields() {
 		if inUse.Has(gpu.Index(i)) && f.Kind != gpu.Label && f.PodAgg != gpu.NoAggregate {
 			p.fields = append(p.fields, f.ID)
@@ -374,7 +379,13 @@ func (p *pass) add(pod *corev1.Pod) {
 			hurts = of[2:]
 		}
 	}
+	all, named := of, p.named.Of(pod.Namespace)
 	for i := range p.readers {
+		if of = all; !p.whole.HasID(p.fields[i]) {
+			if of = all[1:]; !named.HasID(p.fields[i]) { // the cluster's would be that of some GPUs
+				continue
+			}
+		}
 		p.readers[i].WindowOn(&p.window, &h, time.Time{})
 		missing, unmeasured := max(held-len(p.window.Devices), 0), 0
 		for j := range p.window.Devices {
@@ -396,7 +407,7 @@ func (p *pass) add(pod *corev1.Pod) {
 			p.lack(p.unmeasured, of[2:], p.fields[i], unmeasured, pod)
 		}
 	}
-	for _, g := range of {
+	for _, g := range all {
 		p.gpus[g] += shown
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
@@ -62,6 +63,38 @@ func TestAggregates(t *testing.T) {
 	r.Pass(r.now)
 	if out := r.Last(); len(out.Items) != 0 || len(r.rolling) != 0 {
 		t.Errorf("%d items, %d rolling means without a pod", len(out.Items), len(r.rolling))
+	}
+}
+
+// A field that autoscalers of a namespace name is added up for its workloads and for the namespace: not for the cluster,
+// most of whose GPUs lack it, and not for others.
+func TestAggregatesOfNamedFields(t *testing.T) {
+	r := statRig(t)
+	for _, ns := range []string{"other", "ns"} {
+		r.deps.Fields.Hold(page.NewNamed(map[string]gpu.FieldSet{ns: gpu.SetOf(gpu.SMActive)}), nil)
+		target := r.store.Target("agent", series.TargetLabels{Node: "node-1"})
+		var b series.Batch
+		for g := range 3 {
+			util, _ := target.Ref(series.Key{Device: fmt.Sprint("GPU-", g), Field: gpu.GPUUtil})
+			active, _ := target.Ref(series.Key{Device: fmt.Sprint("GPU-", g), Field: gpu.SMActive, Payer: ns})
+			b.Add(util, 50)
+			b.Add(active, 0.5)
+		}
+		r.now = r.now.Add(time.Second)
+		if _, err := target.Append(r.now, &b); err != nil {
+			t.Fatal(err)
+		}
+		r.Pass(r.now)
+		var of []string
+		for _, a := range r.Last().Items {
+			if a.Field == gpu.SMActive {
+				of = append(of, fmt.Sprint(a.Group, a.Allocated.GPUs))
+			}
+		}
+		slices.Sort(of)
+		if want := map[string]string{"ns": "[{ns  } 3 {ns Deployment web} 3]", "other": "[]"}[ns]; fmt.Sprint(of) != want {
+			t.Errorf("named by %s: added up for %v, want %s", ns, of, want)
+		}
 	}
 }
 

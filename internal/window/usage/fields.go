@@ -8,26 +8,27 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
 // requestTTL is how long a field is scraped after its last request: an HPA sends one
 // every 15 s by default, a person with kubectl less often.
 const requestTTL = 10 * time.Minute
 
-// alwaysScraped returns the fields that are scraped without a request: those on the
+// AlwaysScraped returns the fields that are scraped without a request: those on the
 // page, and those that plain HPAs use most.
-func alwaysScraped() gpu.FieldSet {
+func AlwaysScraped() gpu.FieldSet {
 	return gpu.SetOf(gpu.GPUUtil, gpu.MemCopyUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp)
 }
 
-// Fields knows which GPU fields are in use: those that autoscalers hold, those that were
-// requested lately, and a few that always are. Its methods may be called concurrently.
+// Fields knows which GPU fields are in use: of all GPUs those that were requested lately and a few that always are,
+// and of the GPUs of a namespace those that its autoscalers hold. Its methods may be called concurrently.
 type Fields struct {
 	changed chan struct{}
 
 	mu         sync.Mutex
 	requested  map[gpu.FieldID]time.Time // the last request
-	held       gpu.FieldSet
+	named      *page.Named // by autoscalers
 	podMetrics []string
 }
 
@@ -36,11 +37,20 @@ func NewFields() *Fields {
 	return &Fields{changed: make(chan struct{}, 1), requested: map[gpu.FieldID]time.Time{}}
 }
 
-// Hold sets the fields and the pod metrics that autoscalers read.
-func (f *Fields) Hold(fields gpu.FieldSet, podMetrics []string) {
+// Hold sets the fields that autoscalers read, beside those that are always in use, and their pod metrics.
+func (f *Fields) Hold(named *page.Named, podMetrics []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.held, f.podMetrics = fields, podMetrics
+	if f.podMetrics = podMetrics; !f.named.Equal(named) {
+		f.named = named
+	}
+}
+
+// Named returns the fields that autoscalers hold. It is the same pointer while they hold the same.
+func (f *Fields) Named() *page.Named {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.named
 }
 
 // Request has a field scraped for a while. It does not block.
@@ -66,11 +76,11 @@ func (f *Fields) record(id gpu.FieldID, now time.Time) (isNew bool) {
 // Changed receives after a request for a field that was not requested before.
 func (f *Fields) Changed() <-chan struct{} { return f.changed }
 
-// At returns the fields in use at now.
+// At returns the fields of all GPUs in use at now.
 func (f *Fields) At(now time.Time) gpu.FieldSet {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := alwaysScraped().Union(f.held)
+	out := AlwaysScraped()
 	for id, at := range f.requested {
 		if now.Sub(at) > requestTTL {
 			delete(f.requested, id)
@@ -87,7 +97,7 @@ func (f *Fields) At(now time.Time) gpu.FieldSet {
 // dcgm-exporter 4.8, and the pod metrics that autoscalers read.
 func (f *Fields) Names() []string {
 	var names []string
-	inUse := f.At(time.Now())
+	inUse := f.At(time.Now()).Union(f.Named().All())
 	for i, field := range gpu.Fields() {
 		if inUse.Has(gpu.Index(i)) {
 			names = append(names, field.Name)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
 
@@ -34,23 +35,30 @@ func TestFieldsOnDemand(t *testing.T) {
 	if set := r.deps.Fields.At(now.Add(requestTTL)); !set.HasID(gpu.SMActive) {
 		t.Error("SMActive left while it was asked for")
 	}
-	if set := r.deps.Fields.At(now.Add(time.Minute + requestTTL + 1)); set.HasID(gpu.SMActive) || set != alwaysScraped() {
+	if set := r.deps.Fields.At(now.Add(time.Minute + requestTTL + 1)); set.HasID(gpu.SMActive) || set != AlwaysScraped() {
 		t.Error("SMActive stays though nobody asks")
 	}
 }
 
-// What autoscalers hold is in use until they hold something else.
+// What autoscalers hold is in use for their namespace until they hold something else.
 func TestHeldFields(t *testing.T) {
 	f, now := NewFields(), time.Now()
-	f.Hold(gpu.SetOf(gpu.SMActive), []string{"queue"})
-	if set := f.At(now); !set.HasID(gpu.SMActive) || !set.HasID(gpu.GPUUtil) {
+	hold := func() {
+		f.Hold(page.NewNamed(map[string]gpu.FieldSet{"ns": gpu.SetOf(gpu.SMActive)}), []string{"queue"})
+	}
+	hold()
+	first := f.Named()
+	if set := first.Of("ns"); !set.HasID(gpu.SMActive) || first.Of("other") != (gpu.FieldSet{}) || f.At(now) != AlwaysScraped() {
 		t.Errorf("%v is in use", set)
+	}
+	if hold(); f.Named() != first {
+		t.Error("what is held again has changed")
 	}
 	if names := f.Names(); !slices.Contains(names, "queue") || !slices.Contains(names, "DCGM_FI_PROF_SM_ACTIVE") {
 		t.Errorf("names in use: %v", names)
 	}
-	f.Hold(gpu.FieldSet{}, nil)
-	if f.At(now) != alwaysScraped() || slices.Contains(f.Names(), "queue") {
+	f.Hold(nil, nil)
+	if f.Named() != nil || slices.Contains(f.Names(), "queue") {
 		t.Error("what nobody holds is in use")
 	}
 }
