@@ -42,7 +42,7 @@ type wanted struct {
 	last    map[string]map[string]use // by name and payer
 	total   int                       // uses in last
 	shares  map[string]share          // by payer
-	held    map[string][]string // by holder
+	held    map[string][]string       // by holder
 	all     bool
 	shortAt int // the targets at which the memory was last short; 0: it is not. Only Run uses it
 	refused uint64

@@ -27,7 +27,7 @@ type gpus struct {
 	places  map[gpu.Owner]int32 // the owners' indexes; nil up to few owners
 	names   map[string]struct{} // the target's names of the wanted fields
 
-	labels labeller
+	labels  labeller
 	tenants tenants
 
 	text    int64                  // bytes of names

@@ -28,7 +28,7 @@ type Fields struct {
 
 	mu         sync.Mutex
 	requested  map[gpu.FieldID]time.Time // the last request
-	named      *page.Named // by autoscalers
+	named      *page.Named               // by autoscalers
 	podMetrics []string
 }
 
