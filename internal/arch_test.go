@@ -44,7 +44,7 @@ var wings = []struct{ name, owns, imports string }{
 // pure packages import the standard library and each other: they run anywhere, in the
 // controller, in a replay, in a fuzzer.
 var pure = []string{
-	"base/csvtable", "base/excerpt", "base/promtext", "base/regexpsize", "gpu", "gpu/names", "gpu/price", "gpu/vendorlib", "loadgen/verdict", "scale", "scale/budget", "scale/drain", "scale/facts", "scale/promise", "scale/peers", "scale/latency", "scale/trend", "scale/words",
+	"base/csvtable", "base/excerpt", "base/promtext", "base/weight", "gpu", "gpu/names", "gpu/price", "gpu/vendorlib", "loadgen/verdict", "scale", "scale/budget", "scale/drain", "scale/facts", "scale/promise", "scale/peers", "scale/latency", "scale/trend", "scale/words",
 	"window/history", "window/ledger", "window/ring", "window/series", "window/stat",
 }
 

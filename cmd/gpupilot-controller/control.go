@@ -22,6 +22,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/node/exposition"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
@@ -37,6 +38,7 @@ type deciding struct {
 	writes        *fair.Slots // of requests that scale and that write statuses
 	scaler        *target.Scaler
 	fields        *usage.Fields
+	programs      weight.Counts
 	values        *usage.Reader
 	aggregates    *usage.Aggregator
 	limit         *scope.Scope        // of tenants' queries
@@ -97,7 +99,7 @@ func (p *program) makeController() error {
 		},
 		Live: p.clients.ScaleLive, Pods: p.pods, Scaler: p.scaler, Fields: p.fields,
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
-		Queries: p.scheduler, LimitQuery: p.limit.Limit,
+		Queries: p.scheduler, LimitQuery: p.limitQuery, Programs: &p.programs,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) },
 		Scrape:     scraping.Sync, States: scraping.States,
 		Leader: p.leader, Metrics: p.registry, Minutes: p.history.Recorder,
@@ -125,11 +127,17 @@ func (p *program) watch(ctx context.Context) error {
 	return p.control.Run(ctx, func() { p.ready.Store(true) })
 }
 
+// limitQuery is scope.Scope.Limit, and counts what is above its weight.
+func (p *program) limitQuery(namespace, promql string) (limited string, trusted bool, err error) {
+	limited, trusted, err = p.limit.Limit(namespace, promql)
+	return limited, trusted, p.programs.Note(err)
+}
+
 // makeMetricQueries makes the keeper of the MetricQueries.
 func (p *program) makeMetricQueries() error {
 	p.queries = metricquery.New(metricquery.Config{Every: p.cfg.interval}, metricquery.Deps{
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled, Client: p.clients.Client, Writes: p.writes,
-		Queries: p.scheduler, LimitQuery: p.limit.Limit, Desired: p.desiredReplicas,
+		Queries: p.scheduler, LimitQuery: p.limitQuery, Desired: p.desiredReplicas,
 		Workload: func(ctx context.Context, namespace string, q *v1alpha1.MetricQueryGPU) (metricquery.Sample, error) {
 			return metricquery.ReadWorkload(ctx, p.values, namespace, q)
 		},

@@ -53,7 +53,7 @@ func (p *program) makeEngine() error {
 		past.Deps{Recent: p.promstore, Minutes: p.history.Store, Families: recorded()})
 	p.engine = engine.New(engine.Config{
 		Timeout: queryTimeout, MaxSamples: engine.MaxSamples(gcpace.ContainerLimit()), Reserved: p.slots,
-		Lookback: windows.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log,
+		Lookback: windows.DefaultLookback, SubqueryStep: max(p.cfg.interval, time.Second), Want: p.promstore.WantFor, Narrow: p.promstore.Narrow, Log: p.log, Programs: &p.programs,
 		Incomplete: rules.Incomplete(p.results, func() []usage.Gap { return p.aggregates.Gaps() }),
 	}, engine.Join(minutes, p.results))
 	p.rules = rules.New(rules.Config{Interval: p.cfg.interval}, rules.Deps{

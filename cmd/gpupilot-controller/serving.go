@@ -137,7 +137,7 @@ func (p *program) makeMetricsAPI() (err error) {
 			return err
 		}
 	}
-	deps := metricsapi.Deps{Pods: p.values, Statistics: p.values, Names: p.fields.Names, Objects: p.objects, Sources: p.sources}
+	deps := metricsapi.Deps{Pods: p.values, Statistics: p.values, Names: p.fields.Names, Objects: p.objects, Sources: p.sources, Programs: &p.programs}
 	if c.external.enabled {
 		deps.External = p.externalMetrics()
 	}

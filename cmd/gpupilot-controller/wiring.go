@@ -146,6 +146,9 @@ func (p *program) meter(to meter.Sink) {
 	to.Gauge("gpupilot_pods_watched", "Pods that are watched.", float64(p.pods.Len()))
 	to.Gauge("gpupilot_pods_unread_labels", "Pods whose labels are too many or too large to be read. No selector selects them.", float64(len(p.pods.Unread())))
 	to.Counter("gpupilot_events_lost_total", "Events that could not be written.", float64(p.recorder.Dropped()))
+	p.programs.Each(func(kind string, n uint64) {
+		to.Counter("gpupilot_programs_refused_total", "Formulas, queries, regular expressions, schedules and selectors that were refused because they cost too much.", float64(n), "kind", kind)
+	})
 	to.Gauge("gpupilot_page_connections", "Open connections of --address.", float64(p.conns.Open()))
 	to.Counter("gpupilot_page_connections_closed_total", "Connections closed to make room: the oldest of the address with the most.", float64(p.conns.Closed()))
 }

@@ -52,9 +52,9 @@ func benchLabels(ctx context.Context, cfg config, out io.Writer) ([]Row, error) 
 func labelNames(keep string) *page.Names {
 	switch windows.Keep(keep) {
 	case windows.KeepAll:
-		return page.NewNames(true, nil)
+		return page.NewNames(true, nil, nil)
 	case windows.KeepUsed:
-		return page.NewNames(false, []string{"DCGM_FI_DEV_GPU_UTIL"})
+		return page.NewNames(false, []string{"DCGM_FI_DEV_GPU_UTIL"}, nil)
 	}
-	return page.NewNames(false, nil)
+	return page.NewNames(false, nil, nil)
 }

@@ -41,6 +41,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -96,6 +97,7 @@ type Deps struct {
 	// ScaledObjectChanged is called for each change of KEDA's ScaledObjects; may be nil.
 	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
 	Metrics             prometheus.Registerer // nil: no metrics
+	Programs            *weight.Counts        // counts the programs of objects that are refused for their weight; may be nil
 	Minutes             Minutes               // of the history; nil: there is none
 }
 

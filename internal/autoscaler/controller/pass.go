@@ -54,7 +54,7 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 	if w.ctx.Err() != nil {
 		return 0
 	}
-	if err == nil {
+	if w.shared.deps.Programs.Note(err) == nil {
 		r.Target = &t
 		w.trackTarget(r)
 	}

@@ -192,6 +192,7 @@ func (w *workload) compile(a *v1alpha1.GPUAutoscaler) {
 		return
 	}
 	compiled, err := policy.Compile(a)
+	_ = w.shared.deps.Programs.Note(err)
 	var limited []queries.Key
 	if err == nil {
 		limited, err = w.shared.limitQueries(a, compiled.Sources)

@@ -19,7 +19,9 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/gpu"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 )
 
@@ -28,15 +30,15 @@ const PodDeletionCost = corev1.PodDeletionCost
 
 // The bounds of what is kept of an object. The API server allows 1.5 MiB.
 const (
-	maxLabels       = 64      // of an object
-	maxLabelBytes   = 8 << 10 // of an object's keys and values, and of a selector's
-	maxName         = 253     // bytes of a name, a kind or an API version
-	maxNumber       = 11      // bytes of an annotation that is a number of 32 bits
-	maxContainers   = 64      // of a pod, with ports or GPUs
-	maxPorts        = 64      // of a container
-	maxGPUResources = 16      // of a container
-	maxClaims       = 64      // of a pod
-	maxRequests     = 64      // of a template of resource claims, and alternatives of a request
+	maxLabels       = weight.MostLabels     // of an object
+	maxLabelBytes   = weight.MostLabelBytes // of an object's keys and values
+	maxName         = 253                   // bytes of a name, a kind or an API version
+	maxNumber       = 11                    // bytes of an annotation that is a number of 32 bits
+	maxContainers   = 64                    // of a pod, with ports or GPUs
+	maxPorts        = 64                    // of a container
+	maxGPUResources = 16                    // of a container
+	maxClaims       = 64                    // of a pod
+	maxRequests     = 64                    // of a template of resource claims, and alternatives of a request
 )
 
 // UnreadNote says what gpu.UnreadLabels means for the author of an object.
@@ -117,21 +119,8 @@ func slimSelector(s *metav1.LabelSelector) *metav1.LabelSelector {
 	if s == nil {
 		return nil
 	}
-	n, size := len(s.MatchLabels), 0
-	for key, value := range s.MatchLabels {
-		size += len(key) + len(value)
-	}
-	for i := range s.MatchExpressions {
-		e := &s.MatchExpressions[i]
-		n, size = n+max(1, len(e.Values)), size+len(e.Key)
-		for _, value := range e.Values {
-			size += len(value)
-		}
-	}
-	if n > maxLabels || size > maxLabelBytes {
-		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-			Key: gpu.UnreadLabels, Operator: metav1.LabelSelectorOperator(fmt.Sprintf("of %d values and %d bytes (at most %d and %d are read)", n, size, maxLabels, maxLabelBytes)),
-		}}}
+	if err := policy.WeighSelector(s); err != nil {
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: gpu.UnreadLabels, Operator: metav1.LabelSelectorOperator(err.Error())}}}
 	}
 	return s
 }

@@ -27,6 +27,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/usage"
 )
@@ -238,7 +239,7 @@ func (s *Scaler) readScale(ctx context.Context, t *Target) error {
 		if sc.Status.Selector == "" {
 			return fmt.Errorf("%w: the scale of %s %s has no selector, so its pods cannot be found", ErrNotFound, t.Kind, t.name)
 		}
-		sel, err := labels.Parse(sc.Status.Selector)
+		sel, err := policy.ParseSelector(sc.Status.Selector)
 		if err != nil {
 			return fmt.Errorf("%w: selector of the scale of %s %s: %w", ErrNotFound, t.Kind, t.name, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
@@ -127,19 +129,16 @@ func (e *Engine) browse(ctx context.Context, q Query, s Selection, read func(con
 
 // matchers parses series selectors.
 func (e *Engine) matchers(match []string) ([][]*labels.Matcher, error) {
-	if len(match) > maxSelectors {
-		return nil, exceeds(LimitLength, "%d series selectors; at most %d are allowed", len(match), maxSelectors)
+	if err := weight.Check(weight.Query, "the request has", len(match), "series selectors", maxSelectors, "use fewer"); err != nil {
+		return nil, tooHeavy(LimitLength, err)
 	}
-	size, instructions := 0, 0
-	for _, m := range match {
-		size += len(m)
-		if size <= e.cfg.MaxLength {
-			_, n := stringsOf(m)
-			instructions += n
-		}
+	text := strings.Join(match, "\n")
+	err := weight.Check(weight.Query, "the series selectors have", len(text)-max(0, len(match)-1), "bytes", e.cfg.MaxLength, "use fewer")
+	if err == nil {
+		err = queries.TextOf(text).Weigh(e.cfg.MaxDepth)
 	}
-	if size > e.cfg.MaxLength || instructions > queries.MaxRegexpSize {
-		return nil, exceeds(LimitLength, "the series selectors have %d bytes and expand to %d instructions; at most %d and %d are allowed", size, instructions, e.cfg.MaxLength, queries.MaxRegexpSize)
+	if err != nil {
+		return nil, e.cfg.Programs.Note(tooHeavy(LimitLength, err))
 	}
 	sets, err := e.parser.ParseMetricSelectors(match)
 	if err != nil {

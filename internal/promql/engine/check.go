@@ -11,9 +11,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/util/strutil"
 
-	"github.com/gpupilot/gpupilot/internal/base/regexpsize"
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/window/page"
 )
@@ -25,7 +24,10 @@ const (
 	// maxWindowPoints bounds, for one series, the steps of a function multiplied by
 	// the points of its subquery at each step. The engine does not look at the clock
 	// while it works through them.
-	maxWindowPoints = 20_000_000
+	maxWindowPoints = 2_000_000
+	// maxWork bounds the expressions of a query, each multiplied by the steps at which it is evaluated: a range of
+	// 11,000 steps may have 45.
+	maxWork = 500_000
 )
 
 // span is when a query is evaluated.
@@ -54,6 +56,8 @@ type plan struct {
 	literals int
 	// leaves counts what makes series without the storage: numbers and functions.
 	leaves int
+	// work counts what is evaluated, at each step.
+	work float64
 	// names are the metrics that the selectors name exactly.
 	names []string
 	// exported is true if the query names a label such as exported_pod anywhere.
@@ -61,23 +65,24 @@ type plan struct {
 }
 
 // check parses a query and refuses what is too expensive by its text.
-func (e *Engine) check(text string, s span) (plan, error) {
-	if len(text) > e.cfg.MaxLength {
-		return plan{}, exceeds(LimitLength, "the query has %d bytes; at most %d are allowed: use a recording rule", len(text), e.cfg.MaxLength)
+func (e *Engine) check(text string, s span) (_ plan, err error) {
+	defer func() { _ = e.cfg.Programs.Note(err) }()
+	if err := weight.Check(weight.Query, "the query has", len(text), "bytes", e.cfg.MaxLength, "use a recording rule"); err != nil {
+		return plan{}, tooHeavy(LimitLength, err)
 	}
 	steps, err := e.checkSpan(s)
 	if err != nil {
 		return plan{}, err
 	}
-	literals, instructions := stringsOf(text)
-	if instructions > queries.MaxRegexpSize {
-		return plan{}, exceeds(LimitLength, "the regular expressions of the query expand to %d instructions; at most %d are allowed: use smaller repetitions", instructions, queries.MaxRegexpSize)
+	lexed := queries.TextOf(text)
+	if err := lexed.Weigh(e.cfg.MaxDepth); err != nil {
+		return plan{}, tooHeavy(LimitLength, err)
 	}
 	expr, err := e.parser.ParseExpr(text)
 	if err != nil {
 		return plan{}, &SyntaxError{err}
 	}
-	c := checker{engine: e, plan: plan{growth: 1, literals: literals}}
+	c := checker{engine: e, plan: plan{growth: 1, literals: lexed.Strings}}
 	if err := c.visit(expr, cost{steps: steps, seconds: s.seconds(), growth: 1}); err != nil {
 		return plan{}, err
 	}
@@ -107,29 +112,9 @@ func (e *Engine) checkSpan(s span) (float64, error) {
 	}
 	steps := math.Floor(s.seconds()/s.step.Seconds()) + 1
 	if steps > float64(e.cfg.MaxSteps) {
-		return 0, exceeds(LimitSteps, "the range has %.0f steps; at most %d are allowed: use a longer step", steps, e.cfg.MaxSteps)
+		return 0, tooHeavy(LimitSteps, weight.Check(weight.Query, "the range has", whole(steps), "steps", e.cfg.MaxSteps, "use a longer step"))
 	}
 	return steps, nil
-}
-
-// stringsOf returns the bytes of a query's strings, and the instructions that they
-// have as regular expressions. It only lexes the query, because the parser compiles
-// the expressions.
-func stringsOf(text string) (size, instructions int) {
-	lexer := parser.Lex(text)
-	for {
-		var item parser.Item
-		lexer.NextItem(&item)
-		switch item.Typ {
-		case parser.EOF, parser.ERROR:
-			return size, instructions
-		case parser.STRING:
-			if s, err := strutil.Unquote(item.Val); err == nil {
-				size += len(s)
-				instructions += regexpsize.Instructions(s)
-			}
-		}
-	}
 }
 
 // cost is what an expression costs by where it stands.
@@ -147,10 +132,14 @@ type checker struct {
 
 // visit checks an expression and what it contains.
 func (c *checker) visit(node parser.Node, at cost) error {
-	if at.depth++; at.depth > c.engine.cfg.MaxDepth {
-		return exceeds(LimitLength, "the query is nested more than %d deep: use a recording rule", c.engine.cfg.MaxDepth)
+	at.depth++
+	if err := weight.Check(weight.Query, "the query is nested", at.depth, "deep", c.engine.cfg.MaxDepth, "use a recording rule"); err != nil {
+		return tooHeavy(LimitLength, err)
 	}
-	c.plan.growth = max(c.plan.growth, at.growth)
+	c.plan.growth, c.plan.work = max(c.plan.growth, at.growth), c.plan.work+at.steps
+	if err := weight.Check(weight.Query, "the query evaluates", whole(c.plan.work), "expressions", maxWork, "use a longer step, a shorter range or a recording rule"); err != nil {
+		return tooHeavy(LimitSteps, err)
+	}
 	switch n := node.(type) {
 	case *parser.SubqueryExpr:
 		inner, err := c.subquery(n, at)
@@ -209,16 +198,17 @@ func (c *checker) subquery(n *parser.SubqueryExpr, at cost) (cost, error) {
 		step = c.engine.cfg.SubqueryStep
 	}
 	window := n.Range.Seconds() / step.Seconds()
-	if window*at.steps > maxWindowPoints {
-		return cost{}, exceeds(LimitSteps, "a subquery of %.0f steps at each of %.0f steps is too expensive: use a longer step, a shorter range or a recording rule", window, at.steps)
+	const do = "use a longer step, a shorter range or a recording rule"
+	if err := weight.Check(weight.Query, "a subquery adds up", whole(window*at.steps), "steps", maxWindowPoints, do); err != nil {
+		return cost{}, tooHeavy(LimitSteps, err)
 	}
 	at.seconds += n.Range.Seconds()
 	at.steps = math.Floor(at.seconds/step.Seconds()) + 1
-	if at.steps > maxSubquerySteps {
-		return cost{}, exceeds(LimitSteps, "a subquery has %.0f steps; at most %d are allowed: use a longer step or a shorter range", at.steps, maxSubquerySteps)
-	}
-	return at, nil
+	return at, tooHeavy(LimitSteps, weight.Check(weight.Query, "a subquery has", whole(at.steps), "steps", maxSubquerySteps, do))
 }
+
+// whole returns a number of steps that may be too large for an int.
+func whole(steps float64) int { return int(min(steps, 1e15)) }
 
 // growthOf returns the factor by which a function can lengthen labels.
 func growthOf(n *parser.Call) float64 {

@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
+
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 )
 
 // The steps that are counted before a range is evaluated are those that Prometheus's
@@ -79,6 +81,19 @@ func TestLimitsToTheLast(t *testing.T) {
 	g("100 steps", 100, "")
 	g("101 steps", 101, LimitSteps)
 	g("the end before the start", 0, LimitSteps)
+	// Each is counted by its kind.
+	var programs weight.Counts
+	counted := New(Config{Programs: &programs}, store)
+	for _, text := range []string{strings.Repeat("-", 66) + "1", `up{x=~"` + strings.Repeat("[^/]", 11) + `"}`, `sum_over_time((vector(1) + vector(1) + vector(1))[1d:1s])`} {
+		if _, err := counted.check(text, span{from: now, to: now}); limitOf(err) == "" {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	programs.Each(func(kind string, n uint64) {
+		if want := map[string]uint64{"query": 2, "regexp": 1}[kind]; n != want {
+			t.Errorf("%d of kind %s are counted, want %d", n, kind, want)
+		}
+	})
 	// A function over a subquery: what the engine works through without a look at the clock.
 	w := New(Config{}, store)
 	h := func(window string, limit Limit) {
@@ -87,8 +102,8 @@ func TestLimitsToTheLast(t *testing.T) {
 			t.Errorf("10,000 steps of %s: %v; want the limit %q", window, err, limit)
 		}
 	}
-	h("2000s", "")
-	h("2001s", LimitSteps)
+	h("200s", "")
+	h("201s", LimitSteps)
 	if _, err := w.check(`vector(1)[2000s:1s]`, span{from: now, to: now}); err != nil {
 		t.Errorf("a subquery that is evaluated once: %v", err)
 	}

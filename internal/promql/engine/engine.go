@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/gpupilot/gpupilot/internal/base/fair"
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
@@ -55,6 +56,8 @@ type Config struct {
 	// limits hold for the narrowed one.
 	Narrow func(ctx context.Context, visible storage.Queryable, promql string, from, to time.Time) (string, error)
 	Log    *slog.Logger // nil: none
+	// Programs counts the queries that are refused for their weight; may be nil.
+	Programs *weight.Counts
 }
 
 func (c *Config) complete() {

@@ -29,12 +29,24 @@ const (
 
 // LimitError says which limit a query exceeds. Its text is for the query's author.
 type LimitError struct {
-	Limit Limit
-	text  string
+	Limit  Limit
+	text   string
+	weight error // a *weight.Error, of a query that is too dear by its text; or nil
 }
 
 // Error implements error.
 func (e *LimitError) Error() string { return e.text }
+
+// Unwrap returns the *weight.Error of a query that was refused before it ran; nil: another limit was met.
+func (e *LimitError) Unwrap() error { return e.weight }
+
+// tooHeavy returns the error of a query's weight; nil if there is none.
+func tooHeavy(l Limit, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &LimitError{Limit: l, text: err.Error(), weight: err}
+}
 
 func exceeds(l Limit, format string, args ...any) error {
 	return &LimitError{Limit: l, text: fmt.Sprintf(format, args...)}

@@ -51,6 +51,9 @@ func isQuotient(n parser.Node) bool {
 }
 
 // isLiteral reports whether an expression is a number as written.
+// maxNesting bounds the nesting of a query that is rewritten: the parser of the query that runs has a lower bound.
+const maxNesting = 128
+
 func isLiteral(e parser.Expr) bool {
 	switch e := e.(type) {
 	case *parser.NumberLiteral:
@@ -71,7 +74,7 @@ func WithoutRequests(promql string) (rewritten string, ok bool) {
 			rewritten, ok = "", false
 		}
 	}()
-	if len(promql) > maxRewritten || RegexpSize(promql) > MaxRegexpSize {
+	if isLong(promql) {
 		return "", false
 	}
 	e, err := parserOfAll.ParseExpr(promql)
@@ -83,7 +86,7 @@ func WithoutRequests(promql string) (rewritten string, ok bool) {
 	}
 	var r rewriter
 	text := r.expr(e).String()
-	if _, err := parserOfAll.ParseExpr(text); r.failed || err != nil || len(text) > maxRewritten || RegexpSize(text) > MaxRegexpSize {
+	if _, err := parserOfAll.ParseExpr(text); r.failed || err != nil || isLong(text) {
 		return "", false
 	}
 	return text, true

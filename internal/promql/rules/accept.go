@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/gpupilot/gpupilot/internal/base/regexpsize"
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 )
 
 // Source is a file or an object with rules.
@@ -315,7 +315,7 @@ func (r *Rule) cost() (n int) {
 		n += namelessCost
 		for _, m := range selector {
 			if isOfName(m) {
-				n += regexpsize.Instructions(m.Value)
+				n += weight.Instructions(m.Value)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 )
 
@@ -72,10 +73,16 @@ func New(cfg Config) (*Scope, error) {
 }
 
 // Rejection is the reason why a query is not allowed. Its text is for the author.
-type Rejection struct{ reason, text string }
+type Rejection struct {
+	reason, text string
+	weight       error // a *weight.Error, or nil
+}
 
 // Error implements error.
 func (r *Rejection) Error() string { return r.text }
+
+// Unwrap returns the *weight.Error of a query above its weight, or nil.
+func (r *Rejection) Unwrap() error { return r.weight }
 
 // RejectedFor returns the reason as a metric's label: length, syntax or namespace.
 func (r *Rejection) RejectedFor() string { return r.reason }
@@ -84,12 +91,24 @@ func reject(reason, format string, args ...any) error {
 	return &Rejection{reason: reason, text: fmt.Sprintf(format, args...)}
 }
 
+// weigh returns a Rejection if a query has too much of something.
+func weigh(has string, n int, unit string, most int) error {
+	return rejectHeavy(weight.Check(weight.Query, has, n, unit, most, "use a recording rule"))
+}
+
+func rejectHeavy(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Rejection{reason: "length", text: err.Error(), weight: err}
+}
+
 // Limit returns the query to run for a namespace. In a trusted namespace this is the
 // query as written, which need not be PromQL: only the backend parses it. Elsewhere
 // every selector gets the matcher label="namespace".
 func (s *Scope) Limit(namespace, promql string) (limited string, trusted bool, err error) {
-	if len(promql) > MaxLength {
-		return "", false, reject("length", "the query has %d bytes; at most %d are allowed: use a recording rule", len(promql), MaxLength)
+	if err := weigh("the query has", len(promql), "bytes", MaxLength); err != nil {
+		return "", false, err
 	}
 	if s.all || slices.Contains(s.trusted, namespace) {
 		return promql, true, nil
@@ -107,8 +126,8 @@ func (s *Scope) limitToNamespace(namespace, promql string) (limited string, err 
 	if namespace == "" || namespace == All { // label="" would match series without the label
 		return "", reject("namespace", "%q is not a namespace that a query can be limited to", namespace)
 	}
-	if n := queries.RegexpSize(promql); n > queries.MaxRegexpSize {
-		return "", reject("length", "the regular expressions of the query expand to %d instructions; at most %d are allowed: use smaller repetitions", n, queries.MaxRegexpSize)
+	if err := rejectHeavy(queries.TextOf(promql).Weigh(maxDepth)); err != nil {
+		return "", err
 	}
 	expr, err := s.parser.ParseExpr(promql)
 	if err != nil {
@@ -123,9 +142,8 @@ func (s *Scope) limitToNamespace(namespace, promql string) (limited string, err 
 		return "", err
 	}
 	limited = expr.String()
-	if len(limited) > maxLimited {
-		return "", reject("length", "limited to namespace %s, the query has %d bytes; at most %d are allowed: use a recording rule",
-			namespace, len(limited), maxLimited)
+	if err := weigh("limited to namespace "+namespace+", the query has", len(limited), "bytes", maxLimited); err != nil {
+		return "", err
 	}
 	if !s.isEquivalent(limited, expr, matcher) {
 		return "", s.errCannotLimit(namespace)
@@ -163,8 +181,8 @@ type enforcer struct {
 
 // Visit implements parser.Visitor.
 func (e *enforcer) Visit(node parser.Node, path []parser.Node) (parser.Visitor, error) {
-	if len(path) > maxDepth {
-		return nil, reject("length", "the query is nested more than %d deep: use a recording rule", maxDepth)
+	if err := weigh("the query is nested", len(path), "deep", maxDepth); err != nil {
+		return nil, err
 	}
 	switch n := node.(type) {
 	case *parser.Call:

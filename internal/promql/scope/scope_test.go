@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/queries"
 	"github.com/gpupilot/gpupilot/internal/promql/rules"
@@ -117,7 +118,7 @@ func TestRejections(t *testing.T) {
 	f("syntax", "\xff", "parse error")
 	f("syntax", ``, "no expression")
 	f("length", strings.Repeat("a", MaxLength+1), "4097 bytes; at most 4096", "recording rule")
-	f("length", strings.Repeat("(", 100)+"a"+strings.Repeat(")", 100), "nested more than 64 deep")
+	f("length", strings.Repeat("(", 100)+"a"+strings.Repeat(")", 100), "deep; at most 64 are allowed")
 	f("length", strings.Repeat("1e300+", 60)+"a", "at most 16384")
 	f("length", `a{b=~"`+strings.Repeat("(?:(?:a{31}){31})", 200)+`"}`, "regular expressions of the query expand to", "at most 20000")
 	f("length", `label_replace(a, "b", "c", "d", "`+strings.Repeat("(?:[a-z]{0,900})?", 100)+`")`, "at most 20000")
@@ -266,7 +267,7 @@ func TestTheLimits(t *testing.T) {
 	f("64 levels", strings.Repeat("-(", maxDepth/2)+"a"+strings.Repeat(")", maxDepth/2), true)
 	f("66 levels", strings.Repeat("-(", maxDepth/2+1)+"a"+strings.Repeat(")", maxDepth/2+1), false)
 	const one = `b=~"x{900}",`
-	n := queries.MaxRegexpSize / queries.RegexpSize("a{"+one+"}")
+	n := weight.MostInstructions / queries.TextOf("a{"+one+"}").Instructions
 	f("the most instructions", "a{"+strings.Repeat(one, n)+"}", true)
 	f("more instructions", "a{"+strings.Repeat(one, n+1)+"}", false)
 }

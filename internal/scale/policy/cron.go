@@ -23,14 +23,11 @@ var (
 	weekdayNames = []string{"SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}
 )
 
-// maxCron bounds the length of a cron expression, in bytes.
-const maxCron = 100
-
 // parseCron parses the five fields minute, hour, day of the month, month and day of the
 // week: *, numbers, names, lists, ranges and steps.
 func parseCron(text string) (c cron, err error) {
 	fields := strings.Fields(text)
-	if len(fields) != 5 || len(text) > maxCron {
+	if len(fields) != 5 {
 		return c, errors.New("want five fields: minute, hour, day of the month, month, day of the week")
 	}
 	for i, f := range []struct {

@@ -24,22 +24,15 @@ import (
 	"github.com/gpupilot/gpupilot/internal/scale"
 )
 
-const (
-	// maxFormula is the CRD's bound of a formula's length.
-	maxFormula = 1024
-	// formulaCost bounds the work of one evaluation, in CEL's units. A formula has no loops, so one of maxFormula
-	// characters stays far below it.
-	formulaCost = 10_000
-)
+// formulaCost bounds the work of one evaluation, in CEL's units. A formula has no loops, so one of weight.MostFormula
+// characters stays far below it.
+const formulaCost = 10_000
 
 // compileFormula translates spec.formula. signals are the compiled signals of each entry of the spec.
 func compileFormula(c *Compiled, spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) *field.Error {
 	text := strings.TrimSpace(spec.Formula)
 	if spec.Formula == "" {
 		return nil
-	}
-	if len(text) > maxFormula {
-		return field.TooLong(path, "", maxFormula)
 	}
 	terms := termsOf(c, spec.Signals)
 	program, used, err := parseFormula(text, slices.Collect(maps.Keys(terms)))
@@ -117,7 +110,11 @@ func parseFormula(text string, variables []string) (program cel.Program, used []
 	if err := issues.Err(); err != nil {
 		return nil, nil, errors.New(firstLine(err))
 	}
-	ast.PostOrderVisit(parsed.NativeRep().Expr(), ast.NewExprVisitor(toDouble))
+	expr := parsed.NativeRep().Expr()
+	if lists := ast.MatchDescendants(ast.NavigateExpr(parsed.NativeRep(), expr), isOther); len(lists) > 0 {
+		return nil, nil, errors.New("has a list, a map or a message: a formula has numbers, signals and operators")
+	}
+	ast.PostOrderVisit(expr, ast.NewExprVisitor(toDouble))
 	checked, issues := own.Check(parsed)
 	if err := issues.Err(); err != nil {
 		return nil, nil, fmt.Errorf("%s; its variables are %s", firstLine(err), listed(variables))
@@ -179,6 +176,16 @@ func pair(name string, f func(a, b float64) float64) cel.EnvOption {
 	return cel.Function(name,
 		cel.Overload(name+"_2", []*cel.Type{number, number}, number, cel.FunctionBinding(fold)),
 		cel.Overload(name+"_3", []*cel.Type{number, number, number}, number, cel.FunctionBinding(fold)))
+}
+
+// isOther reports whether an expression is none of a formula. The type of a list of lists takes as many bytes as the
+// square of its depth to check.
+func isOther(e ast.NavigableExpr) bool {
+	switch e.Kind() {
+	case ast.LiteralKind, ast.IdentKind, ast.SelectKind, ast.CallKind:
+		return false
+	}
+	return true
 }
 
 // toDouble makes a whole number a double, so that queue.value / 60 needs no 60.0.

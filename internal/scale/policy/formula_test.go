@@ -74,7 +74,7 @@ func TestFormulasAreRefused(t *testing.T) {
 	f("queue.replicas > gpu_use.replicas", "is a bool, not a number of replicas")
 	f("1 + 2", "uses no signal")
 	f("queue.replicas", "does not use signal gpu-use, which would have no effect")
-	f("[1, 2].map(x, x * queue.value)[0] + gpu_use.value", "undeclared reference to 'map'")
+	f("[1, 2].map(x, x * queue.value)[0] + gpu_use.value", "has a list")
 	f("queue.replicas + "+strings.Repeat(" ", 1020)+"gpu_use.value", "")
 	f(`"x".matches("x{0,999}") ? queue.value : gpu_use.value`, "undeclared reference to 'matches'")
 	f(`double("1") + queue.value + gpu_use.value`, "undeclared reference to 'double'")

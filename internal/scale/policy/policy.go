@@ -43,6 +43,9 @@ func Compile(a *v1alpha1.GPUAutoscaler) (Compiled, error) {
 	if c.Actuation == "" {
 		c.Actuation = v1alpha1.ActuationScale
 	}
+	if err := weigh(spec, path); err != nil {
+		return c, err
+	}
 	var errs field.ErrorList
 	if allowed := []v1alpha1.Actuation{v1alpha1.ActuationScale, v1alpha1.ActuationHPA, v1alpha1.ActuationAdvise}; !slices.Contains(allowed, c.Actuation) {
 		errs = append(errs, field.NotSupported(path.Child("actuation"), c.Actuation, allowed))

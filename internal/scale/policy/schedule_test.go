@@ -329,7 +329,6 @@ func TestParseCron(t *testing.T) {
 	bad("*/0 * * * *", "minute")
 	bad("1,,2 * * * *", "minute")
 	bad("+5 * * * *", "minute")
-	bad("* * * * "+strings.Repeat("1,", 60)+"1", "five fields")
 }
 
 // FuzzCron: what is parsed finds only minutes that match it, the last one, at no cost.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -64,6 +65,7 @@ type externalProvider struct {
 	external External
 	now      func() time.Time
 	observe  func(seconds float64) // records the age of each value that is served; may be nil
+	programs *weight.Counts        // as in Deps
 }
 
 var _ provider.ExternalMetricsProvider = (*externalProvider)(nil)
@@ -75,7 +77,7 @@ func (s *Server) externalProvider(config *genericapiserver.Config) provider.Exte
 	if p.deps.External == nil {
 		return nil
 	}
-	e := &externalProvider{external: p.deps.External, now: p.deps.Now, observe: p.observe}
+	e := &externalProvider{external: p.deps.External, now: p.deps.Now, observe: p.observe, programs: p.deps.Programs}
 	config.AggregatedDiscoveryGroupManager = newDiscovery(config.AggregatedDiscoveryGroupManager, e.names, publishExternal)
 	return e
 }
@@ -89,6 +91,9 @@ func (p *externalProvider) GetExternalMetric(ctx context.Context, namespace stri
 	}
 	if selector == nil {
 		selector = labels.Everything()
+	}
+	if err := weigh(p.programs, selector); err != nil {
+		return nil, err
 	}
 	now := p.now()
 	if !p.external.Has(namespace, info.Metric) {

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/metrics/pkg/apis/custom_metrics"
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/apiserver"
+
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
 // lists serves requests for a metric of all pods of a selector, as a
@@ -78,7 +80,7 @@ func selectorOfQuery(raw string) (labels.Selector, error) {
 			return nil, errOtherQuery
 		}
 	}
-	return labels.Parse(query.Get("labelSelector"))
+	return policy.ParseSelector(query.Get("labelSelector"))
 }
 
 var errOtherQuery = constError("the query has more than a label selector")

@@ -22,8 +22,10 @@ import (
 	"sigs.k8s.io/custom-metrics-apiserver/pkg/provider"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/weight"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
+	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/series"
 	"github.com/gpupilot/gpupilot/internal/window/stat"
 )
@@ -63,6 +65,8 @@ type Deps struct {
 	Now     func() time.Time // nil: time.Now
 
 	External External // nil: external.metrics.k8s.io is not served
+
+	Programs *weight.Counts // counts the selectors that are refused for their weight; may be nil
 }
 
 // Provider answers the custom metrics API from memory. Its methods are safe
@@ -91,6 +95,19 @@ func NewProvider(maxAge, rateWindow time.Duration, deps Deps) *Provider {
 	return &Provider{deps: deps, maxAge: maxAge, window: rateWindow, span: defaultSpan}
 }
 
+// weigh returns BadRequest for the first selector that takes long to match.
+func weigh(programs *weight.Counts, selectors ...labels.Selector) error {
+	for _, s := range selectors {
+		if s == nil {
+			continue
+		}
+		if err := policy.WeighParsed(s); err != nil {
+			return apierrors.NewBadRequest(programs.Note(err).Error())
+		}
+	}
+	return nil
+}
+
 // query is a request for one metric, resolved.
 type query struct {
 	p         *Provider
@@ -105,6 +122,9 @@ type query struct {
 // GetMetricByName returns the metric of one object. If it has no value now, the error
 // is NotFound with the reason.
 func (p *Provider) GetMetricByName(ctx context.Context, name types.NamespacedName, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValue, error) {
+	if err := weigh(p.deps.Programs, metricSelector); err != nil {
+		return nil, err
+	}
 	k, err := p.kindOf(info.GroupResource, name.Namespace, info.Metric)
 	if err != nil {
 		return nil, err
@@ -201,6 +221,9 @@ func (p *Provider) podValue(name types.NamespacedName, q *query) (*custom_metric
 // GetMetricBySelector returns the metric of each object that the selector matches and
 // that has a fresh value; of pods, only of serving ones. The list may be empty.
 func (p *Provider) GetMetricBySelector(ctx context.Context, namespace string, selector labels.Selector, info provider.CustomMetricInfo, metricSelector labels.Selector) (*custom_metrics.MetricValueList, error) {
+	if err := weigh(p.deps.Programs, selector, metricSelector); err != nil {
+		return nil, err
+	}
 	k, err := p.kindOf(info.GroupResource, namespace, info.Metric)
 	if err != nil {
 		return nil, err

@@ -268,6 +268,7 @@ func TestRefusals(t *testing.T) {
 	list("ml", podsMetric("DCGM_FI_DRIVER_VERSION"), "", http.StatusNotFound, "is a label, not a number")
 	list("ml", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "modelName=H100", http.StatusBadRequest, `has the label "modelName": use window=DURATION`)
 	list("", podsMetric("DCGM_FI_DEV_GPU_UTIL"), "", http.StatusBadRequest, "no namespace was given")
+	list("ml", podsMetric("DCGM_FI_DEV_GPU_UTIL"), strings.Repeat("a,", 65)+"b", http.StatusBadRequest, "the selector has 66 labels and values; at most 64 are allowed")
 	nodes := provider.CustomMetricInfo{GroupResource: schema.GroupResource{Resource: "nodes"}, Metric: "DCGM_FI_DEV_GPU_UTIL"}
 	list("", nodes, "", http.StatusNotFound, "nodes have no metrics here; pods have")
 }

@@ -44,7 +44,7 @@ func startWindows(t *testing.T, nodes []*node) windowRig {
 	store := series.New(series.Config{})
 	s := scrape.New(scrape.Config{}, scrape.Deps{Client: scrape.NewClient(), Store: store, Log: slog.New(slog.DiscardHandler)})
 	q := windows.New(windows.Config{Keep: windows.KeepAll}, windows.Deps{
-		Windows: store, SetNames: func(all bool, list []string) { s.SetNames(page.NewNames(all, list)) },
+		Windows: store, SetNames: func(all bool, list []string, of map[string][]string) { s.SetNames(page.NewNames(all, list, of)) },
 	})
 	var targets []scrape.Target
 	for _, n := range nodes {
