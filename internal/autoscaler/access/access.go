@@ -5,6 +5,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -55,7 +56,7 @@ const (
 	maxParallelOfPayer = 8  // those that wait take turns by payer
 	reviewsQPS         = 50 // separate from other requests: many reviews must not delay the lease
 	reviewsBurst       = 100
-	maxParallelRights  = 8  // for one call of Readable
+	maxParallelRights  = 8  // of one payer, for calls of Readable; twice as many of all
 	maxRightsPerCall   = 64 // the next call reviews the others
 )
 
@@ -80,7 +81,8 @@ type Reviewer struct {
 	accepted, refused, known *cache.LRUExpireCache // by the token's hash
 	allowed                  *cache.LRUExpireCache // by user and right
 	inFlight                 singleflight.Group
-	slots                    *fair.Slots
+	slots                    *fair.Slots // of reviews
+	readers                  *fair.Slots // of calls of Readable
 
 	mu      sync.Mutex
 	failing bool // the last review failed
@@ -102,6 +104,7 @@ func New(rc *rest.Config, log *slog.Logger) (*Reviewer, error) {
 func newAccess(tokens tokenReviewer, rights accessReviewer, log *slog.Logger) *Reviewer {
 	a := &Reviewer{
 		tokens: tokens, rights: rights, log: log, slots: fair.NewSlots(fair.Config{Slots: maxParallelReviews, Share: maxParallelOfPayer}),
+		readers:  fair.NewSlots(fair.Config{Slots: 2 * maxParallelRights, Share: maxParallelRights}),
 		accepted: cache.NewLRUExpireCache(maxTokens), refused: cache.NewLRUExpireCache(maxTokens),
 		known: cache.NewLRUExpireCache(maxTokens), allowed: cache.NewLRUExpireCache(maxRights),
 	}
@@ -285,28 +288,21 @@ func (v *Viewer) Readable(ctx context.Context, namespaces []string) (readable []
 		}
 	}
 	var (
-		all   sync.WaitGroup
-		mu    sync.Mutex
-		slots = make(chan struct{}, maxParallelRights)
-		fails []error
+		mu     sync.Mutex
+		failed error
 	)
-	for _, ns := range ask {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			ok, err := v.isAllowed(ctx, getAutoscalersIn(ns))
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				fails = append(fails, err)
-			} else if ok {
-				readable = append(readable, ns)
-			}
-		})
-	}
-	all.Wait()
-	if len(fails) > 0 {
-		return nil, 0, fails[0]
+	err = v.access.readers.Each(ctx, fair.Request{Payer: payerOf(v.user.Username)}, len(ask), func(i int) {
+		ok, err := v.isAllowed(ctx, getAutoscalersIn(ask[i]))
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			failed = cmp.Or(failed, err)
+		} else if ok {
+			readable = append(readable, ask[i])
+		}
+	})
+	if err = cmp.Or(failed, err); err != nil {
+		return nil, 0, err
 	}
 	slices.Sort(readable)
 	return readable, unasked, nil

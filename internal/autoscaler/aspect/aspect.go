@@ -107,12 +107,21 @@ type Fleet struct {
 	Pairs       Pairs
 	Disruptions Disruptions
 	Gates       *Gates
+	Patches     *fair.Slots // of pods, by the namespace
 	limits      limits
 	recalls     sync.Mutex // see objective.Recorded
 }
 
 // NewFleet makes a Fleet.
-func NewFleet(deps Deps) *Fleet { return &Fleet{Deps: deps, Gates: newGates(deps)} }
+func NewFleet(deps Deps) *Fleet {
+	return &Fleet{Deps: deps, Gates: newGates(deps), Patches: fair.NewSlots(fair.Config{Slots: maxPatches, Share: maxPatchesEach})}
+}
+
+// The patches of pods at a time, which others wait for if the API server is slow: of all, and of one namespace.
+const (
+	maxPatches     = 16
+	maxPatchesEach = 4
+)
 
 // Of returns the aspects of a new workload, in the order in which a pass calls them. Their conditions stand in the reverse
 // order.

@@ -3,6 +3,7 @@
 package aspect
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -38,12 +39,8 @@ const (
 	howToDeclare     = "readinessGates: [{conditionType: " + v1alpha1.ReadinessGate + "}]"
 )
 
-const (
-	// gatesLag is the time within which the cache shows the readiness gates that were written.
-	gatesLag = 2 * time.Second
-	// maxParallelGates bounds the parallel writes of a workload's readiness gates.
-	maxParallelGates = 2
-)
+// gatesLag is the time within which the cache shows the readiness gates that were written.
+const gatesLag = 2 * time.Second
 
 // drain takes replicas out of the endpoints before they are removed (spec.drain).
 type drain struct {
@@ -145,22 +142,20 @@ func (x *drain) writeGates(ctx context.Context, p *Pass) (failure string) {
 
 // setGates returns the last error. Gates are opened first: requests wait for those replicas.
 func (x *drain) setGates(ctx context.Context, closes, opens []*corev1.Pod) (failed error) {
-	slots := make(chan struct{}, maxParallelGates)
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	for i, pod := range slices.Concat(opens, closes) {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			if err := x.fleet.Gates.write(ctx, pod.Namespace, pod.Name, pod.UID, i < len(opens)); err != nil {
-				mu.Lock()
-				failed = fmt.Errorf("pod %s: %w", pod.Name, err)
-				mu.Unlock()
-			}
-		})
+	pods := slices.Concat(opens, closes)
+	if len(pods) == 0 {
+		return nil
 	}
-	all.Wait()
-	return failed
+	var mu sync.Mutex
+	err := x.fleet.Patches.Each(ctx, fair.Request{Payer: pods[0].Namespace, Signal: true}, len(pods), func(i int) {
+		pod := pods[i]
+		if err := x.fleet.Gates.write(ctx, pod.Namespace, pod.Name, pod.UID, i < len(opens)); err != nil {
+			mu.Lock()
+			failed = fmt.Errorf("pod %s: %w", pod.Name, err)
+			mu.Unlock()
+		}
+	})
+	return cmp.Or(failed, err)
 }
 
 // drainReason returns the reason and the message of ConditionDraining. They have no numbers of the load, because each change

@@ -5,7 +5,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -217,13 +216,9 @@ func (x *actuator) recordAdvice(r *pass) {
 // cost first, among pods in the same phase. Only this controller sets this value.
 const victimCost = "-1073741824"
 
-// maxParallelMarks bounds the parallel requests that mark victims, which others wait for
-// if the API server is slow, and maxVictims the number of marked pods: the ReplicaSet's own
-// order applies to the others.
-const (
-	maxParallelMarks = 2
-	maxVictims       = 64
-)
+// maxVictims bounds the number of marked pods: the ReplicaSet's own order applies to the
+// others.
+const maxVictims = 64
 
 // markVictims sets the deletion cost of the pods to remove first. A pod that cannot
 // be marked does not affect the others. Former victims that still run are unmarked.
@@ -238,21 +233,18 @@ func (x *actuator) markVictims(ctx context.Context, t *target.Target, victims []
 	for _, name := range victims {
 		chosen[name] = true
 	}
-	slots := make(chan struct{}, maxParallelMarks)
-	var all sync.WaitGroup
+	var marks []*corev1.Pod
 	for _, pod := range pods {
 		cost, hasCost := pod.Annotations[corev1.PodDeletionCost]
 		ours := cost == victimCost
-		if pod.DeletionTimestamp != nil || hasCost && !ours || ours == chosen[pod.Name] {
-			continue
+		if pod.DeletionTimestamp == nil && (!hasCost || ours) && ours != chosen[pod.Name] {
+			marks = append(marks, pod)
 		}
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			x.setDeletionCost(ctx, pod, chosen[pod.Name])
-		})
 	}
-	all.Wait()
+	// Those that are left out when ctx is done keep their marks.
+	_ = x.shared.fleet.Patches.Each(ctx, fair.Request{Payer: x.key.Namespace, Signal: true}, len(marks), func(i int) {
+		x.setDeletionCost(ctx, marks[i], chosen[marks[i].Name])
+	})
 }
 
 func (x *actuator) setDeletionCost(ctx context.Context, pod *corev1.Pod, victim bool) {

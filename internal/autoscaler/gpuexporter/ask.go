@@ -5,7 +5,6 @@ package gpuexporter
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 )
 
 const (
@@ -67,31 +67,25 @@ func (k *Keeper) askAll(ctx context.Context, now time.Time) (changed bool) {
 	}
 	agents := k.deps.Agents()
 	k.forget(agents)
-	slots := make(chan struct{}, maxConcurrent)
-	var all sync.WaitGroup
-	for i := range agents {
+	k.mu.Lock()
+	agents = slices.DeleteFunc(slices.Clone(agents), func(a Agent) bool {
+		last := k.reports[a.Pod]
+		return last != nil && last.well() && now.Sub(last.at) < askWell
+	})
+	k.mu.Unlock()
+	// The rest is left out if ctx is done.
+	_ = fair.Together(maxConcurrent).Each(ctx, fair.Request{Payer: "reports of agents"}, len(agents), func(i int) {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		report, err := k.deps.Ask(ctx, agents[i].URL)
 		k.mu.Lock()
-		last := k.reports[agents[i].Pod]
-		k.mu.Unlock()
-		if last != nil && last.well() && now.Sub(last.at) < askWell {
-			continue
+		defer k.mu.Unlock()
+		last, answer := k.reports[agents[i].Pod], &asked{now, report, err}
+		if last == nil || last.well() != answer.well() || !slices.Equal(last.lacks(), answer.lacks()) {
+			changed = true
 		}
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			report, err := k.deps.Ask(ctx, agents[i].URL)
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			answer := &asked{now, report, err}
-			if last == nil || last.well() != answer.well() || !slices.Equal(last.lacks(), answer.lacks()) {
-				changed = true
-			}
-			k.reports[agents[i].Pod] = answer
-		})
-	}
-	all.Wait()
+		k.reports[agents[i].Pod] = answer
+	})
 	return changed
 }
 

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
 )
@@ -88,22 +89,15 @@ func (k *Keeper) Run(ctx context.Context) {
 func (k *Keeper) check(ctx context.Context, now time.Time) {
 	agents := k.cfg.Agents()
 	k.forget(agents)
-	slots := make(chan struct{}, maxConcurrent)
-	var all sync.WaitGroup
-	for i := range agents {
-		a := &agents[i]
-		if a.Node == "" {
-			continue
+	// The rest is left out if ctx is done.
+	_ = fair.Together(maxConcurrent).Each(ctx, fair.Request{Payer: "health of nodes"}, len(agents), func(i int) {
+		if agents[i].Node == "" {
+			return
 		}
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-			defer cancel()
-			k.checkNode(ctx, a, now)
-		})
-	}
-	all.Wait()
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		defer cancel()
+		k.checkNode(ctx, &agents[i], now)
+	})
 }
 
 // forget drops the history of agents that are gone, and what was read of their nodes:

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupilot/gpupilot/internal/base/weight/weighttest"
 	"github.com/gpupilot/gpupilot/internal/promql/scope"
+	"github.com/gpupilot/gpupilot/test/weighttest"
 )
 
 var dear = flag.Int("dear", 80, "dear queries to make")

@@ -17,7 +17,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/weight"
-	"github.com/gpupilot/gpupilot/internal/base/weight/weighttest"
+	"github.com/gpupilot/gpupilot/test/weighttest"
 )
 
 // dearFormula makes a formula that costs as much as its text can.

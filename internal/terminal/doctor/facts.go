@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
@@ -271,11 +272,12 @@ func one[T any](ctx context.Context, api API, into *listed[T], path ...string) {
 func (w *Where) Gather(ctx context.Context, pre bool) *Facts {
 	f := &Facts{Now: w.Now(), Namespace: w.Namespace}
 	var wait sync.WaitGroup
-	slots := make(chan struct{}, 6) // requests at a time
+	slots := fair.Together(6) // requests at a time
 	read := func(do func()) {
 		wait.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
+			if done, err := slots.Acquire(ctx, fair.Request{}); err == nil {
+				defer done()
+			} // else the request fails at once
 			do()
 		})
 	}
