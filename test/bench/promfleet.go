@@ -129,5 +129,5 @@ func (f *promFleet) Select(string, k8slabels.Selector) []*corev1.Pod {
 // engine makes the engine over the fleet as the controller does.
 func (f *promFleet) engine() *engine.Engine {
 	results := rules.NewStore(10*time.Minute, 64<<20)
-	return engine.New(engine.Config{Lookback: windows.DefaultLookback, MaxSeries: 1e6, Narrow: f.store.Narrow}, engine.Join(f.store, results))
+	return engine.New(engine.Config{Lookback: windows.DefaultLookback, MaxSeries: 1e6, Narrow: f.store.Narrow, Want: f.store.WantFor}, engine.Join(f.store, results))
 }

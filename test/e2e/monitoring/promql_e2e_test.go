@@ -62,7 +62,7 @@ func startWindows(t *testing.T, nodes []*node) windowRig {
 	go func() { defer close(done); s.Run(ctx) }()
 	go q.Run(ctx)
 	t.Cleanup(func() { cancel(); <-done })
-	return windowRig{engine.New(engine.Config{Lookback: windows.DefaultLookback}, q)}
+	return windowRig{engine.New(engine.Config{Lookback: windows.DefaultLookback, Want: q.WantFor}, q)}
 }
 
 // points are the values of one series by time in ms.
