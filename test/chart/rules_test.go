@@ -9,13 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The value rules of prometheus-adapter's chart, as docs/walkthrough-dcgm-hpa.md copies it from published guides, is a
+// The value rules of prometheus-adapter's chart, as docs/migrate.md copies it from published guides, is a
 // value of this chart.
 func TestAdapterRules(t *testing.T) {
-	_, text, found := strings.Cut(string(readFile(t, root, "docs", "walkthrough-dcgm-hpa.md")), "```yaml\nrules:\n")
+	_, text, found := strings.Cut(string(readFile(t, root, "docs", "migrate.md")), "```yaml\nrules:\n")
 	text, _, end := strings.Cut("rules:\n"+text, "```")
 	if !found || !end {
-		t.Fatal("docs/walkthrough-dcgm-hpa.md has no rules")
+		t.Fatal("docs/migrate.md has no rules")
 	}
 	const external = "[{seriesQuery: queue_depth, metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>})'}]"
 	o := mustRender(t, text+"  external: "+external+"\nexternalMetrics: {enabled: true}\n")

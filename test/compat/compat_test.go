@@ -86,7 +86,7 @@ func TestDifferences(t *testing.T) {
 
 // Every intention is one that the page for users has.
 func TestIntentionsAreDocumented(t *testing.T) {
-	body, err := os.ReadFile("../../docs/compatibility.md")
+	body, err := os.ReadFile("../../docs/dcgm-exporter.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestIntentionsAreDocumented(t *testing.T) {
 	}
 	for _, a := range allowances() {
 		if !strings.Contains(text, a.because) {
-			t.Errorf("docs/compatibility.md does not say %q", a.because)
+			t.Errorf("docs/dcgm-exporter.md does not say %q", a.because)
 		}
 		matches := a.scenario == ""
 		for name := range names {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package compat runs a dcgm-exporter and gpupilot-agent side by side on one libdcgm, scenario by scenario, and tells what
-// differs: on purpose, as docs/compatibility.md has it, or not. make compat gives it the exporter.
+// differs: on purpose, as docs/dcgm-exporter.md has it, or not. make compat gives it the exporter.
 package compat
 
 import (

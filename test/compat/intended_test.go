@@ -7,7 +7,7 @@ import "regexp"
 // allowance is a difference that is meant. Its patterns are of the whole text;
 // an empty one matches any.
 type allowance struct {
-	because      string // words of docs/compatibility.md
+	because      string // words of docs/dcgm-exporter.md
 	scenario     string
 	kind         kind
 	name         string

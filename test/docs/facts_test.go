@@ -39,7 +39,7 @@ func TestFacts(t *testing.T) {
 	}{
 		{"README.md", "serves `custom.metrics.k8s.io` and `external.metrics.k8s.io`", hasFlag("register-apis", "external-metrics")},
 		{"README.md", "(on by default from Kubernetes 1.37)", func() error { return onByDefault(t, "HPAScaleToZero", "1.37") }},
-		{"docs/external-metrics.md", "on by default from Kubernetes 1.37", func() error { return onByDefault(t, "HPAScaleToZero", "1.37") }},
+		{"docs/hpa.md", "on by default from Kubernetes 1.37", func() error { return onByDefault(t, "HPAScaleToZero", "1.37") }},
 		{"docs/history.md", "for 14 days", equal(int(history.Retention.Hours()/24), 14)},
 		{"docs/design/0010-dependencies.md", "its PromQL engine, which runs over the windows and the history", func() error {
 			if !repo.imports["github.com/prometheus/prometheus/promql"] {

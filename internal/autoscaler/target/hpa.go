@@ -247,7 +247,7 @@ func (s *HPAs) keep(ctx context.Context, a *v1alpha1.GPUAutoscaler, t *Target, r
 	x.UID, x.Problem = h.UID, ""
 	if c := scalingActive(&h); c != nil {
 		x.Problem = fmt.Sprintf("HorizontalPodAutoscaler %s does not follow the metric %s: %s: %s. It needs the controller's --external-metrics "+
-			"(chart: externalMetrics.enabled), and an APIService of external.metrics.k8s.io that is GPUPilot's: docs/external-metrics.md", h.Name, DesiredMetric, c.Reason, c.Message)
+			"(chart: externalMetrics.enabled), and an APIService of external.metrics.k8s.io that is GPUPilot's: docs/hpa.md", h.Name, DesiredMetric, c.Reason, c.Message)
 	}
 	if owner := metav1.GetControllerOfNoCopy(&h); owner == nil || owner.UID != a.UID || !equality.Semantic.DeepEqual(h.Spec, want) {
 		h.Spec = want

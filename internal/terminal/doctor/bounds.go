@@ -39,7 +39,7 @@ var boundsChecks = []Check{
 	},
 	{
 		Code: "GP419", Group: Scaling, Level: Error, Title: "HorizontalPodAutoscalers of GPUAutoscalers exist and are followed",
-		Fix: "docs/external-metrics.md explains actuation: HPA and each reason", run: checkOwnedHPAs,
+		Fix: "docs/hpa.md explains actuation: HPA and each reason", run: checkOwnedHPAs,
 	},
 }
 

@@ -32,7 +32,7 @@ var preChecks = []Check{
 	},
 	{
 		Code: "GP103", Group: Pre, Level: Warning, Title: "no other program serves the custom and external metrics APIs",
-		Fix: "hand the API over, or leave it to that program: docs/handover.md", run: checkMetricsAPIs,
+		Fix: "hand the API over, or leave it to that program: docs/migrate.md", run: checkMetricsAPIs,
 	},
 	{
 		Code: "GP104", Group: Pre, Level: Warning, Title: "no dcgm-exporter runs on the GPU nodes",
