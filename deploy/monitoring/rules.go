@@ -40,7 +40,7 @@ type alert struct {
 	severity    severity
 	summary     string
 	description string
-	runbook     string // the page below docs/runbooks, without .md
+	runbook     string // the page below docs/runbooks, and its heading: gpu.md#idle-gpus
 }
 
 func ruleFiles() []ruleFile {
@@ -92,7 +92,7 @@ const ruleHeader = `# SPDX-License-Identifier: Apache-2.0
 func (a *alert) rule() yamlRule {
 	return yamlRule{
 		Alert: a.name, Expr: strings.TrimSpace(a.expr), For: a.hold, Labels: yamlLabels{a.severity},
-		Annotations: yamlAnnotations{a.summary, a.description, runbooks + a.runbook + ".md"},
+		Annotations: yamlAnnotations{a.summary, a.description, runbooks + a.runbook},
 	}
 }
 

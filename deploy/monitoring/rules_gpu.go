@@ -46,12 +46,12 @@ func lostAlerts() []alert {
 		"\n-\n"+counted(`source="library"`)) + "\n) > 0"
 	return []alert{
 		{
-			name: "GPULost", expr: unread, hold: "1m", severity: critical, runbook: "gpu-lost",
+			name: "GPULost", expr: unread, hold: "1m", severity: critical, runbook: "gpu.md#a-gpu-is-lost",
 			summary:     onGPU + " cannot be read",
 			description: onGPU + " ({{ $labels.uuid }}) has given no values for more than 1 minute. It fell off the bus, or its driver hangs. Pods on it fail.",
 		},
 		{
-			name: "GPUMissing", hold: "5m", severity: critical, runbook: "gpu-lost",
+			name: "GPUMissing", hold: "5m", severity: critical, runbook: "gpu.md#a-gpu-is-lost",
 			expr:        "(\n" + indent(never+"\nor\n"+forgotten) + "\n)\nunless on (cluster, node)\n" + unread,
 			summary:     "Node {{ $labels.node }} shows {{ $value }} GPUs fewer than it should",
 			description: "Node {{ $labels.node }} has {{ $value }} GPUs fewer than on its PCI bus, than its device plugin offers, or than in the last 30 minutes, and its exporter answers. A GPU was lost, did not start with the driver, or was taken away on purpose.",
@@ -96,43 +96,43 @@ func errorAlerts() []alert {
 	hour := increase("1h")
 	return []alert{
 		{
-			name: "GPUXIDCritical", expr: xidWithin("1h", 3600, "=~", fatal), severity: critical, runbook: "gpu-xid", summary: text,
+			name: "GPUXIDCritical", expr: xidWithin("1h", 3600, "=~", fatal), severity: critical, runbook: "gpu.md#an-xid-error", summary: text,
 			description: onGPU + " reported XID {{ $labels.xid }} in the last hour. The GPU needs a reset, the node a restart, or the GPU a replacement.",
 		},
 		{
-			name: "GPUXIDWarning", expr: xidWithin("1h", 3600, "=~", impaired), severity: warning, runbook: "gpu-xid", summary: text,
+			name: "GPUXIDWarning", expr: xidWithin("1h", 3600, "=~", impaired), severity: warning, runbook: "gpu.md#an-xid-error", summary: text,
 			description: onGPU + " reported XID {{ $labels.xid }} in the last hour. It works, with a system that is impaired.",
 		},
 		{
-			name: "GPUXIDInfo", expr: xidWithin("15m", 900, "!~", other), severity: info, runbook: "gpu-xid", summary: text,
+			name: "GPUXIDInfo", expr: xidWithin("15m", 900, "!~", other), severity: info, runbook: "gpu.md#an-xid-error", summary: text,
 			description: onGPU + " reported XID {{ $labels.xid }} in the last 15 minutes. Most often an application did something wrong.",
 		},
 		{
-			name: "GPUUncorrectableECC", severity: critical, runbook: "gpu-memory-errors",
+			name: "GPUUncorrectableECC", severity: critical, runbook: "gpu.md#memory-errors",
 			expr:        deviceAlert("", fieldOf(gpu.ECCDBEVolatile).query("", hour)+" > 0"),
 			summary:     "Uncorrectable memory errors on " + onGPU,
 			description: onGPU + ` had {{ $value | printf "%.0f" }} uncorrectable ECC errors in the last hour. Results computed on it may be wrong.`,
 		},
 		{
-			name: "GPURowRemapFailed", severity: critical, runbook: "gpu-memory-errors",
+			name: "GPURowRemapFailed", severity: critical, runbook: "gpu.md#memory-errors",
 			expr:        deviceAlert("", fieldOf(gpu.RowRemapFailure).query("", nil)+" > 0"),
 			summary:     "A memory row of " + onGPU + " could not be remapped",
 			description: onGPU + " has no spare row left for a memory row with errors (value {{ $value }}). Replace the GPU.",
 		},
 		{
-			name: "GPURowRemapPending", hold: "5m", severity: warning, runbook: "gpu-memory-errors",
+			name: "GPURowRemapPending", hold: "5m", severity: warning, runbook: "gpu.md#memory-errors",
 			expr:        deviceAlert(fieldOf(gpu.RowRemapPending).query("", nil)+" > 0", fieldOf(gpu.RetiredPending).query("", nil)+" > 0"),
 			summary:     onGPU + " needs a reset to repair its memory",
 			description: onGPU + " has {{ $value }} memory repairs pending (row remapping or page retirement). A reset completes them.",
 		},
 		{
-			name: "GPURowsRemapped", severity: warning, runbook: "gpu-memory-errors",
+			name: "GPURowsRemapped", severity: warning, runbook: "gpu.md#memory-errors",
 			expr:        deviceAlert("", fieldOf(gpu.UncorrRemappedRows).query("", increase("1d"))+" > 0"),
 			summary:     "Memory rows of " + onGPU + " were remapped after uncorrectable errors",
 			description: onGPU + ` had {{ $value | printf "%.0f" }} memory rows remapped because of uncorrectable errors in the last day.`,
 		},
 		{
-			name: "GPUNVLinkDown", hold: "5m", severity: warning, runbook: "gpu-nvlink",
+			name: "GPUNVLinkDown", hold: "5m", severity: warning, runbook: "gpu.md#an-nvlink-is-down",
 			expr:        deviceAlert(own("(gpupilot_nvlinks_down > 0)", ""), ""),
 			summary:     "{{ $value }} NVLinks of " + onGPU + " are down",
 			description: "{{ $value }} NVLinks of " + onGPU + " were up since the agent started and are not now. Jobs over several GPUs are slow or fail.",
@@ -152,19 +152,19 @@ func useAlerts() []alert {
 	pods := relabel(relabel(relabel(withNode(used), "pod", "exported_pod"), "namespace", "exported_namespace"), "pod", "pod_name")
 	return []alert{
 		{
-			name: "GPUThermalThrottling", hold: "5m", severity: warning, runbook: "gpu-throttling",
+			name: "GPUThermalThrottling", hold: "5m", severity: warning, runbook: "gpu.md#a-gpu-is-throttled",
 			expr:        held("thermal", gpu.ThermalViolation) + " > 0.1",
 			summary:     onGPU + " is too hot",
 			description: onGPU + " was slowed down by its temperature for {{ $value | humanizePercentage }} of the last 10 minutes.",
 		},
 		{
-			name: "GPUPowerThrottling", hold: "30m", severity: info, runbook: "gpu-throttling",
+			name: "GPUPowerThrottling", hold: "30m", severity: info, runbook: "gpu.md#a-gpu-is-throttled",
 			expr:        held("power", gpu.PowerViolation) + " > 0.5",
 			summary:     onGPU + " is at its power limit",
 			description: onGPU + " was slowed down by its power limit for {{ $value | humanizePercentage }} of the last 10 minutes. At full load this is normal with a lowered limit.",
 		},
 		{
-			name: "GPUAllocatedIdle", hold: "1h", severity: info, runbook: "gpu-idle",
+			name: "GPUAllocatedIdle", hold: "1h", severity: info, runbook: "gpu.md#idle-gpus",
 			expr:        by("max", byGPU+", GPU_I_ID, namespace, pod", pods) + " < " + idle,
 			summary:     "Pod {{ $labels.namespace }}/{{ $labels.pod }} holds an idle GPU",
 			description: onGPU + " has been below 1 % utilisation for more than an hour, and pod {{ $labels.namespace }}/{{ $labels.pod }} holds it (highest value of the last 15 minutes: {{ $value | humanizePercentage }}).",

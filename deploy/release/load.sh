@@ -38,7 +38,7 @@ load() {
 			  on a node:       run make load there as root; it imports bin/images/*.tar
 			  with a registry: skopeo copy --all oci-archive:$1 docker://registry.example/gpupilot/$(basename "$1" .tar):TAG
 			                   and helm install with --set global.imageRegistry=registry.example
-			docs/images.md has every way.
+			docs/packages.md has every way.
 		END
 		exit 1
 		;;

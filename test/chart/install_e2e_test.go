@@ -332,7 +332,7 @@ func testUninstall(t *testing.T, s *stack.Stack, h *helm, before inventory) {
 	stack.Eventually(t, func() error { return leftSince(ctx, s.REST, before, ofOthers...) })
 }
 
-// crdNames are the CRDs of the chart, which docs/uninstall.md deletes.
+// crdNames are the CRDs of the chart, which docs/upgrade.md#uninstall deletes.
 var crdNames = []string{"gpuautoscalers.gpupilot.dev", "gpuexporters.gpupilot.dev", "metricqueries.gpupilot.dev"}
 
 // ofCRDs are the objects that the API server makes for our CRDs, and removes with them.

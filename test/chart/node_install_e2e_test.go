@@ -207,7 +207,7 @@ func (s *site) upgrade() {
 	}
 }
 
-// uninstall follows docs/uninstall.md. Nothing is left but the demo's replicas, until the demo is deleted.
+// uninstall follows docs/upgrade.md#uninstall. Nothing is left but the demo's replicas, until the demo is deleted.
 func (s *site) uninstall() {
 	s.t.Helper()
 	must(s.t, s.helm.uninstall())

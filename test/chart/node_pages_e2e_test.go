@@ -65,7 +65,7 @@ const (
 	vllmReplicas = 2
 )
 
-// pages runs the commands of README.md, docs/quickstart-vllm.md and docs/uninstall.md word for word: the images are built,
+// pages runs the commands of README.md, docs/quickstart-vllm.md and docs/upgrade.md#uninstall word for word: the images are built,
 // loaded, and run, a vLLM server is scaled, and nothing is left.
 func (s *site) pages() {
 	s.t.Helper()
@@ -89,8 +89,8 @@ func (s *site) pages() {
 	s.eventually("README: the controllers are ready", func() error { return s.podsReady(2, namespace, controllerPods) })
 	s.eventually("README: the agent is ready", func() error { return s.podsReady(1, namespace, agentPods) })
 	s.quickstart(began)
-	s.run(commands(s.t, "docs/uninstall.md", "# Uninstall"))
-	s.eventually("docs/uninstall.md: nothing is left", func() error {
+	s.run(commands(s.t, "docs/upgrade.md", "## Uninstall"))
+	s.eventually("docs/upgrade.md: nothing is left", func() error {
 		return leftSince(s.ctx, s.REST, s.before, nodeLease)
 	})
 }

@@ -53,10 +53,10 @@ const readme = `<!-- Written by make chart from values.yaml. Do not edit. -->
 
     helm install gpupilot deploy/chart --namespace gpupilot-system --create-namespace
 
-No image is published yet: [build and load them](%[2]s/blob/main/docs/images.md). Read on:
+No image is published yet: [build and load them](%[2]s/blob/main/docs/packages.md). Read on:
 [install](%[2]s/blob/main/docs/install.md),
 [upgrade](%[2]s/blob/main/docs/upgrade.md),
-[uninstall](%[2]s/blob/main/docs/uninstall.md),
+[uninstall](%[2]s/blob/main/docs/upgrade.md#uninstall),
 [all pages](%[2]s/blob/main/docs/README.md).
 
 ## Values

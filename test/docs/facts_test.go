@@ -47,9 +47,9 @@ func TestFacts(t *testing.T) {
 			}
 			return nil
 		}},
-		{"docs/memory.md", "at most 16,384 series, and 1,024 devices", equal([2]int{series.MaxSeries, series.MaxDevices}, [2]int{16384, 1024})},
-		{"docs/memory.md", "at most 4,096 pairs of a device and a container", equal(series.MaxOwners, 4096)},
-		{"docs/prometheus.md", "A query has at most 4096 bytes", equal(scope.MaxLength, 4096)},
+		{"docs/operate.md", "at most 16,384 series, and 1,024 devices", equal([2]int{series.MaxSeries, series.MaxDevices}, [2]int{16384, 1024})},
+		{"docs/operate.md", "at most 4,096 pairs of a device and a container", equal(series.MaxOwners, 4096)},
+		{"docs/promql.md", "A query has at most 4096 bytes", equal(scope.MaxLength, 4096)},
 		{"docs/sources.md", "Of one pod at most 8 pairs of a port and a path are read", equal(discovery.MaxPerPod, 8)},
 		{"docs/gpuautoscaler.md", "`Advise`", equal(v1alpha1.ActuationAdvise, "Advise")},
 	} {

@@ -42,7 +42,7 @@ var nodeChecks = []Check{
 	},
 	{
 		Code: "GP204", Group: Node, Level: Error, Title: "no node reports broken GPUs",
-		Fix: "drain the node, and reset or replace the GPU: docs/node-health.md", run: checkNodeHealth,
+		Fix: "drain the node, and reset or replace the GPU: docs/operate.md#mark-nodes-with-broken-gpus", run: checkNodeHealth,
 	},
 	{
 		Code: "GP205", Group: Node, Level: Warning, Title: "all agents have one version",
@@ -222,21 +222,21 @@ var metricsChecks = []Check{
 	},
 	{
 		Code: "GP302", Group: Metrics, Level: Error, Title: "no exporter contradicts the API server",
-		Fix: "its GPUs are not believed until it agrees: docs/trust.md", run: targets(func(t *view.Target) string { return t.Contradiction }),
+		Fix: "its GPUs are not believed until it agrees: docs/sources.md#what-an-exporter-may-report", run: targets(func(t *view.Target) string { return t.Contradiction }),
 	},
 	{
 		Code: "GP303", Group: Metrics, Level: Warning, Title: "no limit of memory or series is reached",
-		Fix: "raise the limit or expose fewer series: docs/memory.md", run: targets(func(t *view.Target) string { return t.Limited }),
+		Fix: "raise the limit or expose fewer series: docs/operate.md#memory", run: targets(func(t *view.Target) string { return t.Limited }),
 	},
 	{
 		Code: "GP304", Group: Metrics, Level: Warning, Title: "values of GPUs change",
-		Fix: "the exporter or its GPU library hangs: restart it. docs/freshness.md", run: targets(func(t *view.Target) string {
+		Fix: "the exporter or its GPU library hangs: restart it. docs/sources.md#how-old-a-value-may-be", run: targets(func(t *view.Target) string {
 			return some(t.Frozen, "devices whose values have not changed for too long: they do not count")
 		}),
 	},
 	{
 		Code: "GP305", Group: Metrics, Level: Warning, Title: "values are within their ranges",
-		Fix: "docs/trust.md has the ranges", run: targets(func(t *view.Target) string {
+		Fix: "docs/sources.md#what-is-read-of-an-exporter has the ranges", run: targets(func(t *view.Target) string {
 			return some(t.OutOfRange, "values outside of their ranges: they are left out")
 		}),
 	},

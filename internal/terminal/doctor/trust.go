@@ -21,19 +21,19 @@ var trustChecks = []Check{
 	},
 	{
 		Code: "GP502", Group: Trust, Level: Error, Title: "the API server reaches the controller's metrics APIs",
-		Fix: "the condition says why: docs/certificates.md, docs/troubleshooting.md", run: checkAPIServices,
+		Fix: "the condition says why: docs/access.md#certificates, docs/troubleshooting.md", run: checkAPIServices,
 	},
 	{
 		Code: "GP503", Group: Trust, Level: Error, Title: "the admission policies are there and fail closed",
-		Fix: "apply deploy/admission of this release, or upgrade the chart: docs/rights.md", run: checkAdmission,
+		Fix: "apply deploy/admission of this release, or upgrade the chart: docs/access.md#what-the-controller-may-write", run: checkAdmission,
 	},
 	{
 		Code: "GP504", Group: Trust, Level: Warning, Title: "the controller has no rights beyond the shipped ones",
-		Fix: "delete the binding: docs/rights.md", run: checkRBAC,
+		Fix: "delete the binding: docs/access.md#what-the-controller-may-write", run: checkRBAC,
 	},
 	{
 		Code: "GP505", Group: Trust, Level: Warning, Title: "certificates of the metrics APIs are valid for a week",
-		Fix: "see the log of the controller, or of the program that keeps its Secret, such as cert-manager: docs/certificates.md", run: checkCertificates,
+		Fix: "see the log of the controller, or of the program that keeps its Secret, such as cert-manager: docs/access.md#certificates", run: checkCertificates,
 	},
 }
 
@@ -174,11 +174,11 @@ var capacityChecks = []Check{
 	},
 	{
 		Code: "GP602", Group: Capacity, Level: Warning, Title: "no controller or agent ran out of memory",
-		Fix: "raise its memory limit: docs/sizing.md", run: checkMemory,
+		Fix: "raise its memory limit: docs/operate.md#size-it", run: checkMemory,
 	},
 	{
 		Code: "GP603", Group: Capacity, Level: Error, Title: "a controller is the leader",
-		Fix: "see the controllers' logs: without a leader nothing is scaled. docs/high-availability.md", run: checkLeader,
+		Fix: "see the controllers' logs: without a leader nothing is scaled. docs/operate.md#run-two-replicas", run: checkLeader,
 	},
 }
 

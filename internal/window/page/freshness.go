@@ -12,7 +12,7 @@ import (
 
 // An exporter without collection timestamps keeps showing its last values when it,
 // its host engine or a GPU hangs. Their age is then estimated from the times at
-// which they changed. docs/freshness.md has the rules.
+// which they changed. docs/sources.md#how-old-a-value-may-be has the rules.
 
 // evidence is a kind of value, ordered by how well its changes show that a device's
 // values are new.

@@ -9,7 +9,7 @@
 // Other targets are scraped once per interval, each at its own offset. If the page
 // of a dcgm-exporter has a device's energy counter, the device's values carry the
 // time of the scrape at which they changed. Other values carry the time of their
-// scrape (docs/freshness.md).
+// scrape (docs/sources.md#how-old-a-value-may-be).
 //
 // The effects of a bad response:
 //
