@@ -175,7 +175,7 @@ test-install:
 	@$(MAKE) --no-print-directory images ARCH=$$(go env GOARCH) || echo 'no images: the test that runs them on a node is left out'
 	$(call go_test,install,-count=1 -tags $(E2E) -timeout 15m -run Install ./...,test/chart)
 
-hardware: all ## gpupilot load on the GPU of this machine, in about eight minutes; writes docs/hardware.md, and goes on where it was interrupted
+hardware: all ## gpupilot load on the GPU of this machine, in about eight minutes; writes test/hardware/RESULTS.md, and goes on where it was interrupted
 	go run ./test/hardware
 
 SOAK ?= 10m

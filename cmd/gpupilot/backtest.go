@@ -89,7 +89,7 @@ func (f *backtestFlags) register(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.advise, "advise", false, "try policies and print the best one as YAML, with reasons")
 	fl.Float64Var(&f.allowedPercent, "slo", 1, "percentage of the requests that may miss a limit, for --advise")
 	fl.StringSliceVar(&f.policies, "policy", nil, "GPUAutoscaler, HorizontalPodAutoscaler or ScaledObject as YAML; may be repeated. Without a GPUAutoscaler, the equivalents of the others are replayed beside them (default: three policies, on requests with a latency limit, on requests and on SM activity). Its minReplicas and maxReplicas apply to a load as recorded, not with --replicas")
-	fl.StringVar(&f.peers, "peers", "all", "peers to compare with: all, none, or some of hpa,keda,kpa; llm adds 13 autoscalers for LLM servers, each with one setting (docs/arena.md), published adds 15 settings from guides (docs/backtest.md)")
+	fl.StringVar(&f.peers, "peers", "all", "peers to compare with: all, none, or some of hpa,keda,kpa; llm adds 13 autoscalers for LLM servers, each with one setting, published adds 15 settings from guides (docs/backtest.md)")
 	fl.DurationSliceVar(&f.startups, "startup", []time.Duration{2 * time.Minute}, "median start-up time of a replica; several are all replayed")
 	fl.StringVar(&f.replicas, "replicas", "0", "scale the load to a peak of this many replicas: one number, or LOW:HIGH (LOW with the first seed, HIGH with the last or only one); 0: the load as recorded, within the policy's bounds")
 	fl.IntVar(&f.seeds, "seeds", 5, "replays of each trace, with different random numbers")

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "play all matches and write the tables of docs/arena.md")
+var update = flag.Bool("update", false, "play all matches and write the tables of RESULTS.md")
 
 // The page has the tables of gpupilot arena with its defaults; -update writes them, which
 // takes a minute of CPU time.
 func TestPage(t *testing.T) {
-	const file = "../../docs/arena.md"
+	const file = "RESULTS.md"
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/gpupilot/gpupilot/test/arena"
 )
 
-// benchArena repeats NVIDIA's Planner Gym and extends it (docs/arena.md): a minute of CPU time.
+// benchArena repeats NVIDIA's Planner Gym and extends it (test/arena/RESULTS.md): a minute of CPU time.
 func benchArena(ctx context.Context, cfg config, out io.Writer) ([]Row, error) {
 	settings, err := arena.Settings([]time.Duration{30 * time.Second, 2 * time.Minute, 5 * time.Minute}, []time.Duration{0, 15 * time.Second}, 20)
 	if err != nil {

@@ -65,7 +65,7 @@ const (
 	vllmReplicas = 2
 )
 
-// pages runs the commands of README.md, docs/quickstart-vllm.md and docs/upgrade.md#uninstall word for word: the images are built,
+// pages runs the commands of README.md, docs/quickstart.md and docs/upgrade.md#uninstall word for word: the images are built,
 // loaded, and run, a vLLM server is scaled, and nothing is left.
 func (s *site) pages() {
 	s.t.Helper()
@@ -95,10 +95,10 @@ func (s *site) pages() {
 	})
 }
 
-// quickstart follows docs/quickstart-vllm.md after an installation that began at a time.
+// quickstart follows docs/quickstart.md after an installation that began at a time.
 func (s *site) quickstart(began time.Time) {
 	s.t.Helper()
-	const page = "docs/quickstart-vllm.md"
+	const page = "docs/quickstart.md"
 	// The node has no GPU: its agent simulates those that its device plugin offers.
 	s.run("helm upgrade gpupilot deploy/chart --namespace gpupilot-system --reset-then-reuse-values --set gpuExporter.spec.backend=sim")
 	s.eventually("the node has a GPU metric", func() error {

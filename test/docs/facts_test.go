@@ -98,23 +98,23 @@ func onByDefault(t *testing.T, gate, version string) error {
 // is there.
 func TestNotThereYet(t *testing.T) {
 	api := string(read(t, "docs/api.md")) // it is made from the types
-	backtest := string(read(t, "docs/backtest.md"))
+	evidence := string(read(t, "docs/evidence.md"))
 	missing := map[string]func(bullet string) error{
 		"Of real GPUs, the agent has met one H200": func(string) error {
-			if !strings.Contains(string(read(t, "docs/hardware.md")), "on NVIDIA H200 (") {
-				return errors.New("docs/hardware.md was measured on another GPU")
+			if !strings.Contains(string(read(t, "test/hardware/RESULTS.md")), "on NVIDIA H200 (") {
+				return errors.New("test/hardware/RESULTS.md was measured on another GPU")
 			}
 			models, err := filepath.Glob("../../docs/calibration/*.json")
 			if len(models) != 1 {
 				return fmt.Errorf("docs/calibration has %q, %v", models, err)
 			}
-			return absent(string(read(t, "docs/hardware.md")), "dcgm: exact|nvlink-tx")
+			return absent(string(read(t, "test/hardware/RESULTS.md")), "dcgm: exact|nvlink-tx")
 		},
 		"One GPU budget with priorities": func(string) error { return absent(api, "`(?:prefill|decode|priority)[a-z]*`") },
 		"The decision engine is not better": func(bullet string) error {
 			for _, figure := range regexp.MustCompile(`\b\d\.\d\d\b`).FindAllString(bullet, -1) {
-				if !strings.Contains(backtest, figure) {
-					return fmt.Errorf("docs/backtest.md has no %s", figure)
+				if !strings.Contains(evidence, figure) {
+					return fmt.Errorf("docs/evidence.md has no %s", figure)
 				}
 			}
 			return nil

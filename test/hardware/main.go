@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hardware measures gpupilot load on the GPU of this machine, and writes docs/hardware.md. Each row is kept in a
+// Command hardware measures gpupilot load on the GPU of this machine, and writes RESULTS.md. Each row is kept in a
 // file: a run that was interrupted goes on where it ended.
 package main
 
@@ -28,9 +28,9 @@ import (
 
 // Config is what the flags say.
 type Config struct {
-	program, folder, page string
-	seconds               int // of a level
-	only, arguments       string
+	program, folder, page, calibrations string
+	seconds                             int // of a level
+	only, arguments                     string
 }
 
 // row is one measurement.
@@ -57,7 +57,7 @@ func (c Config) rows() (out []row) {
 }
 
 func main() {
-	c := Config{program: "bin/gpupilot", folder: "bin/hardware", page: "docs/hardware.md"}
+	c := Config{program: "bin/gpupilot", folder: "bin/hardware", page: "test/hardware/RESULTS.md", calibrations: "docs/calibration"}
 	flag.StringVar(&c.folder, "folder", c.folder, "where rows are kept")
 	flag.StringVar(&c.program, "program", c.program, "the command")
 	flag.StringVar(&c.page, "page", c.page, "the page to write")
@@ -111,7 +111,7 @@ func (c Config) keepCalibration() error {
 	if err != nil {
 		return nil //nolint:nilerr // this row was not measured
 	}
-	dir := filepath.Join(filepath.Dir(c.page), "calibration")
+	dir := c.calibrations
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

@@ -18,13 +18,13 @@ import (
 	"github.com/gpupilot/gpupilot/internal/loadgen/verdict"
 )
 
-// page is docs/hardware.md.
+// page is RESULTS.md.
 func page(c Config, done []measured, list []beside) (string, error) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "# Measured on a GPU\n\n`make hardware` measured this %s.\n\n"+
 		"It takes about eight minutes, and keeps each row in `bin/hardware/`. A run that was interrupted goes on where it\n"+
 		"ended: remove the folder to measure again. After it, this brings the calibration to\n"+
-		"[metrics.md](metrics.md#what-an-activity-is-worth):\n\n"+
+		"[metrics.md](../../docs/metrics.md#what-an-activity-is-worth):\n\n"+
 		"    go test ./internal/node/exposition -run MetricsDocument -update\n", device(done))
 	fmt.Fprint(&out, "\n## Generated and shown\n\nThe whole load, and the verdict on each source over 20, 40, 60, 80 and 100 % of it.\n\n"+
 		"| load | generated | rate | of the peak | SM clock | power | sources |\n|---|---|---|---|---|---|---|\n")
