@@ -27,8 +27,8 @@ const (
 	leastShare = 1.0 / 20
 )
 
-// slowQuery takes seconds: ninety thousand steps of twenty sums, which no engine computes once.
-var slowQuery = "sum(count_over_time((" + strings.Repeat("vector(time()) + ", 20) + "vector(time()))[90000s:1s]))"
+// slowQuery takes seconds: eighty thousand steps of twenty sums, which no engine computes once.
+var slowQuery = "sum(count_over_time((" + strings.Repeat("vector(time()) + ", 20) + "vector(time()))[80000s:1s]))"
 
 // Slow rules and query signals of two namespaces do not blind the query signal of a third.
 func TestHostileQueries(t *testing.T) {
