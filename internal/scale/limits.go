@@ -45,8 +45,8 @@ func (e *engine) limit(want int32, changes []Change) ruling {
 }
 
 // firstDescent is the rate downward of a promise while the record of its load is short: nobody
-// knows how soon a load comes back. On code completion from the first minute, misses fell from
-// 5.6 to 2.6 and from 10.4 to 2.7 %, for 30 to 50 % more GPU-hours.
+// knows how soon a load comes back. With it and the rest of the pace, 16 of 20 cells of two hours
+// without history keep 99 %, for 2 % fewer GPU-hours than the 17 of before. By itself it was not tried.
 var firstDescent = RatePolicy{Value: 1, Period: 2 * time.Minute}
 
 // rateLimit is how far the rate policies let the replicas go now, and the period

@@ -75,12 +75,11 @@ func (f *fluid) forgive() {
 	ready := lowest(highest(f.level(60), f.in(burstWindow)), f.in(f.Startup))
 	n := f.in(burstSeconds)
 	var worst float32
-	from, sum, all := 0, float32(0), float32(0)
+	from, sum := 0, float32(0)
 	missed := make([]float32, len(ready))
 	for i, x := range ready {
 		sums := f.missedBy(f.rounded(x / float32(f.First)))
 		missed[i] = sums[i+1] - sums[i]
-		all += missed[i]
 		if sum += missed[i]; i >= n {
 			sum -= missed[i-n]
 		}

@@ -470,6 +470,7 @@ func FuzzState(f *testing.F) {
 	s, _ := json.Marshal(drive(State{}, Load{4000, 2000}, 5, 3600))
 	f.Add(s, 5.0, 4000.0, 2000.0, 0.01, 10.0, 3.0)
 	f.Add([]byte(`{"curve":{"first":47,"ended":[9],"missed":[10]},"plan":{"target":1e-300,"window":1e300}}`), 1.0, 1e300, -1.0, 1e-300, 1e9, 1e9)
+	f.Add([]byte(`{"ended":-5,"aimed":-1e300,"pace":{"ended":-864000,"missed":1e300},"plan":{"target":0.5,"atOnce":-1}}`), 5.0, 4000.0, 2000.0, 0.01, 10.0, 3.0)
 	f.Add([]byte(`{"curve":{"first":-1,"ended":[],"missed":[]},"work":{"weight":1e308,"y":-1}}`), math.MaxFloat64, 0.0, 0.0, 0.0, 0.0, 0.0)
 	f.Fuzz(func(t *testing.T, b []byte, serving, prompt, output, token, requests, missed float64) {
 		var s State

@@ -168,7 +168,6 @@ var installed = []together{
 		}),
 	},
 	{
-		manifests("GP504 ClusterRoleBinding oops", `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: oops}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: ServiceAccount, namespace: gpupilot-system, name: gpupilot-controller}]}`),
 		{[]string{"GP503 ValidatingAdmissionPolicy gpupilot-controller-pods"}, func(t *testing.T) {
 			patch(t, a(t, "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "", "gpupilot-controller-pods"), `{"spec":{"failurePolicy":"Ignore"}}`, `{"spec":{"failurePolicy":"Fail"}}`)
 		}},
@@ -209,6 +208,7 @@ var installed = []together{
 		}},
 	},
 	{
+		manifests("GP504 ClusterRoleBinding oops", `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: oops}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: ServiceAccount, namespace: gpupilot-system, name: gpupilot-controller}]}`), // not beside GP419: the controller would have its right
 		{[]string{"GP202 Node gpu-node-2"}, func(t *testing.T) {
 			create(t, object(t, `{apiVersion: gpupilot.dev/v1alpha1, kind: GPUExporter, metadata: {name: twice}, spec: {nodeSelector: {kubernetes.io/hostname: gpu-node-2}, `+agent+`}}`))
 		}},
