@@ -3,7 +3,6 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -19,27 +18,27 @@ import (
 var boundsChecks = []Check{
 	{
 		Code: "GP414", Group: Scaling, Level: Warning, Title: "no override holds a workload below what its signals ask for",
-		Fix: "end it with gpupilot resume NAMESPACE/NAME, or leave it while it is wanted: docs/override.md", run: checkOverrides(false),
+		Fix: "end it with gpupilot resume NAMESPACE/NAME, or leave it while it is wanted: docs/override.md", at: []evidence{decided, workloads}, run: checkOverrides(false),
 	},
 	{
 		Code: "GP415", Group: Scaling, Level: Warning, Title: "no override ends within an hour and changes the replicas then",
-		Fix: "to keep the replicas, give it a later end with gpupilot hold: docs/override.md", run: checkOverrides(true),
+		Fix: "to keep the replicas, give it a later end with gpupilot hold: docs/override.md", at: []evidence{decided, workloads}, run: checkOverrides(true),
 	},
 	{
 		Code: "GP416", Group: Scaling, Level: Warning, Title: "overrides and schedules have an effect",
-		Fix: "change or remove it: docs/override.md, docs/schedules.md", run: checkEffects,
+		Fix: "change or remove it: docs/override.md, docs/schedules.md", at: []evidence{scheduled}, run: checkEffects,
 	},
 	{
 		Code: "GP417", Group: Scaling, Level: Warning, Title: "lead times of schedules fit the start-up and the windows",
-		Fix: "set leadTime: Auto, or leave it out: docs/schedules.md", run: schedules(func(p *policy.ScheduleProblems) []string { return p.Lead }),
+		Fix: "set leadTime: Auto, or leave it out: docs/schedules.md", at: []evidence{scheduled}, run: schedules(func(p *policy.ScheduleProblems) []string { return p.Lead }),
 	},
 	{
 		Code: "GP418", Group: Scaling, Level: Warning, Title: "within a week no window starts or ends at a time that the clock skips",
-		Fix: "move its start or end, or give its timezone as UTC: docs/schedules.md", run: schedules(func(p *policy.ScheduleProblems) []string { return p.Clock }),
+		Fix: "move its start or end, or give its timezone as UTC: docs/schedules.md", at: []evidence{scheduled}, run: schedules(func(p *policy.ScheduleProblems) []string { return p.Clock }),
 	},
 	{
 		Code: "GP419", Group: Scaling, Level: Error, Title: "HorizontalPodAutoscalers of GPUAutoscalers exist and are followed",
-		Fix: "docs/hpa.md explains actuation: HPA and each reason", run: checkOwnedHPAs,
+		Fix: "docs/hpa.md explains actuation: HPA and each reason", at: []evidence{decided, hpas, delegated}, run: checkOwnedHPAs,
 	},
 }
 
@@ -65,8 +64,8 @@ func compiled(a *v1alpha1.GPUAutoscaler) (c policy.Compiled, ok bool) {
 
 // checkOverrides looks at overrides in force without which the last decision is another one:
 // more replicas, or, for those that end soon, fewer.
-func checkOverrides(soon bool) func(*Facts) ([]Finding, error) {
-	return func(f *Facts) (out []Finding, err error) {
+func checkOverrides(soon bool) func(*Facts) []Finding {
+	return func(f *Facts) (out []Finding) {
 		for i := range f.Autoscalers.Items {
 			a := &f.Autoscalers.Items[i]
 			if a.Spec.Override == nil || a.Status.DesiredReplicas == nil {
@@ -86,7 +85,7 @@ func checkOverrides(soon bool) func(*Facts) ([]Finding, error) {
 				out = append(out, Finding{subject(a), fmt.Sprintf("the %s ends in %d min, and the decision without it is %d replicas instead of %d", &c.Override, int(left.Round(time.Minute).Minutes()), without, now)})
 			}
 		}
-		return out, f.Autoscalers.Err
+		return out
 	}
 }
 
@@ -137,27 +136,27 @@ func (f *Facts) withoutOverride(a *v1alpha1.GPUAutoscaler, c *policy.Compiled) (
 
 // checkEffects looks at overrides that are too long, and at schedules that change nothing.
 // An override that has ended is no finding: it is left over, and does no harm.
-func checkEffects(f *Facts) (out []Finding, err error) {
-	out, err = schedules(func(p *policy.ScheduleProblems) []string { return p.Idle })(f)
+func checkEffects(f *Facts) (out []Finding) {
+	out = schedules(func(p *policy.ScheduleProblems) []string { return p.Idle })(f)
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
 		if c, ok := compiled(a); ok && a.Spec.Override != nil && c.Override.StateAt(f.Now, overrideSince(a)) == policy.OverrideTooLong {
 			out = append(out, Finding{subject(a), fmt.Sprintf("the %s has no effect: it may last at most 30 days", &c.Override)})
 		}
 	}
-	return out, err
+	return out
 }
 
 // schedules is a check of the schedules of GPUAutoscalers.
-func schedules(wrong func(*policy.ScheduleProblems) []string) func(*Facts) ([]Finding, error) {
-	return func(f *Facts) (out []Finding, err error) {
-		problems, err := f.scheduleProblems()
+func schedules(wrong func(*policy.ScheduleProblems) []string) func(*Facts) []Finding {
+	return func(f *Facts) (out []Finding) {
+		problems, _ := f.scheduleProblems()
 		for i, p := range problems {
 			for _, text := range wrong(&p) {
 				out = append(out, Finding{subject(&f.Autoscalers.Items[i]), text})
 			}
 		}
-		return out, errors.Join(f.Autoscalers.Err, err)
+		return out
 	}
 }
 
@@ -209,12 +208,11 @@ const hpaStopping = "HPAStopping" // for one sync it is no problem
 
 var hpaReasons = []string{"HPANotKept", "HPAReadsNoMetric", hpaStopping}
 
-func checkOwnedHPAs(f *Facts) (out []Finding, err error) {
+func checkOwnedHPAs(f *Facts) (out []Finding) {
 	byUID := map[string]*scaler{}
 	for i := range f.HPAs.Items {
 		byUID[string(f.HPAs.Items[i].Metadata.UID)] = &f.HPAs.Items[i]
 	}
-	err = errors.Join(f.Autoscalers.Err, f.HPAs.Err)
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
 		able := condition(a.Status.Conditions, v1alpha1.ConditionAbleToScale)
@@ -227,42 +225,40 @@ func checkOwnedHPAs(f *Facts) (out []Finding, err error) {
 		case a.Status.ObservedGeneration < a.Generation: // the controller has not seen the spec yet
 		case a.Spec.Actuation != v1alpha1.ActuationHPA || able.Status != metav1.ConditionTrue || a.Status.DesiredReplicas == nil || f.HPAs.Err != nil:
 		default:
-			message, unknown := f.notFollowed(a, byUID)
-			if message != "" {
+			if message := f.notFollowed(a, byUID); message != "" {
 				out = append(out, Finding{subject(a), message})
 			}
-			err = errors.Join(err, unknown)
 		}
 	}
-	return out, err
+	return out
 }
 
 // notFollowed says why the HorizontalPodAutoscaler of a GPUAutoscaler does not set the
 // decided replicas; empty: it does, or will.
-func (f *Facts) notFollowed(a *v1alpha1.GPUAutoscaler, byUID map[string]*scaler) (string, error) {
+func (f *Facts) notFollowed(a *v1alpha1.GPUAutoscaler, byUID map[string]*scaler) string {
 	if a.Status.HPA == nil {
-		return "it has no HorizontalPodAutoscaler: the replicas do not change", nil
+		return "it has no HorizontalPodAutoscaler: the replicas do not change"
 	}
 	name := a.Status.HPA.Name
 	h := byUID[string(a.Status.HPA.UID)]
 	if h == nil {
-		return fmt.Sprintf("its HorizontalPodAutoscaler %s does not exist: the replicas do not change", name), nil
+		return fmt.Sprintf("its HorizontalPodAutoscaler %s does not exist: the replicas do not change", name)
 	}
 	if c := condition(h.Status.Conditions, "AbleToScale"); c != nil && c.Status == metav1.ConditionFalse {
-		return fmt.Sprintf("its HorizontalPodAutoscaler %s cannot scale, %s: %s", name, c.Reason, c.Message), nil
+		return fmt.Sprintf("its HorizontalPodAutoscaler %s cannot scale, %s: %s", name, c.Reason, c.Message)
 	}
 	if len(h.Status.Conditions) == 0 {
 		if age := f.Now.Sub(h.Metadata.CreationTimestamp.Time); age > patience {
-			return fmt.Sprintf("kube-controller-manager has not looked at its HorizontalPodAutoscaler %s in %d s: the replicas do not change", name, int(age.Seconds())), nil
+			return fmt.Sprintf("kube-controller-manager has not looked at its HorizontalPodAutoscaler %s in %d s: the replicas do not change", name, int(age.Seconds()))
 		}
-		return "", nil
+		return ""
 	}
 	if h.Status.DesiredReplicas == *a.Status.DesiredReplicas {
-		return "", nil
+		return ""
 	}
 	v, err := f.view()
 	if err != nil {
-		return "", err
+		return ""
 	}
 	for i := range v.Recent { // newest first
 		e := &v.Recent[i]
@@ -271,9 +267,9 @@ func (f *Facts) notFollowed(a *v1alpha1.GPUAutoscaler, byUID map[string]*scaler)
 		}
 		if e.Decision.Replicas == *a.Status.DesiredReplicas && f.Now.Sub(e.Decision.Time) > patience {
 			return fmt.Sprintf("its HorizontalPodAutoscaler %s sets %d replicas, and the decision is %d since %s: kube-controller-manager does not sync it, or lacks the feature HPAConfigurableTolerance",
-				name, h.Status.DesiredReplicas, e.Decision.Replicas, policy.Clock(e.Decision.Time)), nil
+				name, h.Status.DesiredReplicas, e.Decision.Replicas, policy.Clock(e.Decision.Time))
 		}
 		break
 	}
-	return "", nil
+	return ""
 }

@@ -40,7 +40,7 @@ const (
 )
 
 // decided is the controller's decision of that many replicas, an hour ago.
-func decided(n int32) func(*world) {
+func desired(n int32) func(*world) {
 	return func(w *world) {
 		w.view.Recent = []view.Event{{Namespace: "llm", Name: "chat", Decision: view.Decision{Time: noon.Add(-time.Hour), Replicas: n}}}
 	}
@@ -98,7 +98,7 @@ func boundsBreaks(t *testing.T) map[string][]func(*world) {
 			merge(t, byHPA, `{desiredReplicas: 3}`),
 			merge(t, byHPA, owns), // it was deleted
 			owned(1, "False"),
-			both(owned(1, "True"), decided(3)),
+			both(owned(1, "True"), desired(3)),
 			both(owned(1, "True"), func(w *world) { w.set("horizontalpodautoscalers", object_{}, "status") }),
 		},
 	}
@@ -137,7 +137,7 @@ func TestBoundsAreHealthy(t *testing.T) {
 	f("one in the clock's change that is shown twice", both(merge(t, schedulesOf(`{name: night, timezone: Europe/Berlin, start: "02:10", end: "02:50", minReplicas: 4}`), `{}`), func(w *world) {
 		w.now = time.Date(2026, 10, 22, 12, 0, 0, 0, time.UTC)
 	}))
-	f("an owned HPA", both(merge(t, byHPA, owns), func(w *world) { w.add(t, "horizontalpodautoscalers", ownHPA, 3, "True") }, decided(3)))
+	f("an owned HPA", both(merge(t, byHPA, owns), func(w *world) { w.add(t, "horizontalpodautoscalers", ownHPA, 3, "True") }, desired(3)))
 	f("one that has to follow yet", both(merge(t, byHPA, owns), func(w *world) {
 		w.add(t, "horizontalpodautoscalers", ownHPA, 2, "True")
 		w.view.Recent = []view.Event{{Namespace: "llm", Name: "chat", Decision: view.Decision{Time: noon.Add(-50 * time.Second), Replicas: 3}}}

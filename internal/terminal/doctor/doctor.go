@@ -43,8 +43,8 @@ type Check struct {
 	Level Level
 	Title string // what is true if the check passes
 	Fix   string
-	// run returns what is wrong. An error says why the check could not run.
-	run func(*Facts) ([]Finding, error)
+	at    []evidence             // what it looks at; it passes only if all of that could be read
+	run   func(*Facts) []Finding // what is wrong with it
 }
 
 // Finding is one object for which a check fails.
@@ -70,6 +70,7 @@ type Result struct {
 	Level    Level     `json:"level"`
 	Title    string    `json:"title"`
 	Status   Status    `json:"status"`
+	Looked   string    `json:"looked,omitempty"` // what it looked at: numbers of objects
 	Reason   string    `json:"reason,omitempty"` // why it could not run
 	Findings []Finding `json:"findings,omitempty"`
 	Omitted  int       `json:"omittedFindings,omitempty"`
@@ -117,7 +118,9 @@ func Run(checks []Check, f *Facts) []Result {
 	for i := range checks {
 		c := &checks[i]
 		r := Result{Code: c.Code, Group: c.Group, Level: c.Level, Title: c.Title, Status: Passed}
-		findings, err := c.run(f)
+		findings := c.run(f)
+		var err error
+		r.Looked, err = looked(c.at, f)
 		slices.SortFunc(findings, func(a, b Finding) int {
 			return cmp.Or(strings.Compare(a.Object, b.Object), strings.Compare(a.Message, b.Message))
 		})

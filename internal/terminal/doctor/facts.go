@@ -175,6 +175,7 @@ type apiService struct {
 			Name      string `json:"name"`
 		} `json:"service"`
 		CABundle []byte `json:"caBundle"`
+		Insecure bool   `json:"insecureSkipTLSVerify"`
 	} `json:"spec"`
 	Status struct {
 		Conditions []metav1.Condition `json:"conditions"`

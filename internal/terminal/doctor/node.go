@@ -30,35 +30,35 @@ const (
 var nodeChecks = []Check{
 	{
 		Code: "GP201", Group: Node, Level: Error, Title: "each GPU node has an agent that is ready",
-		Fix: "see why its pod is missing or not ready: kubectl describe gpuexporters, and docs/agent.md", run: checkAgents,
+		Fix: "see why its pod is missing or not ready: kubectl describe gpuexporters, and docs/agent.md", at: []evidence{nodes, exporters}, run: checkAgents,
 	},
 	{
 		Code: "GP202", Group: Node, Level: Error, Title: "no node has the agents of two GPUExporters",
-		Fix: "exclude the node by the nodeSelector of one of them", run: checkSecondAgent,
+		Fix: "exclude the node by the nodeSelector of one of them", at: []evidence{applied}, run: checkSecondAgent,
 	},
 	{
 		Code: "GP203", Group: Node, Level: Error, Title: "agents read their GPUs",
-		Fix: "docs/gpuexporter.md explains each reason", run: checkExporterProblems,
+		Fix: "docs/gpuexporter.md explains each reason", at: []evidence{applied}, run: checkExporterProblems,
 	},
 	{
 		Code: "GP204", Group: Node, Level: Error, Title: "no node reports broken GPUs",
-		Fix: "drain the node, and reset or replace the GPU: docs/operate.md#mark-nodes-with-broken-gpus", run: checkNodeHealth,
+		Fix: "drain the node, and reset or replace the GPU: docs/operate.md#mark-nodes-with-broken-gpus", at: []evidence{nodes}, run: checkNodeHealth,
 	},
 	{
 		Code: "GP205", Group: Node, Level: Warning, Title: "all agents have one version",
-		Fix: "finish the rollout of the agents, or set one image", run: checkAgentVersions,
+		Fix: "finish the rollout of the agents, or set one image", at: []evidence{agents}, run: checkAgentVersions,
 	},
 	{
 		Code: "GP206", Group: Node, Level: Error, Title: "GPUExporters are applied as they are written",
-		Fix: "the condition says what is refused: docs/gpuexporter.md", run: checkExporterConditions,
+		Fix: "the condition says what is refused: docs/gpuexporter.md", at: []evidence{applied}, run: checkExporterConditions,
 	},
 }
 
 // checkAgents looks at GPU nodes without an agent or a dcgm-exporter, if there are any of them:
 // an installation may have no exporter of its own.
-func checkAgents(f *Facts) (out []Finding, err error) {
-	if err := errors.Join(f.Nodes.Err, f.Pods.Err); err != nil {
-		return nil, err
+func checkAgents(f *Facts) (out []Finding) {
+	if f.Nodes.Err != nil || f.Pods.Err != nil {
+		return nil
 	}
 	ready, present := map[string]bool{}, map[string]*pod{}
 	for i := range f.Pods.Items {
@@ -80,7 +80,7 @@ func checkAgents(f *Facts) (out []Finding, err error) {
 		}
 		out = append(out, Finding{"Node " + name, message})
 	}
-	return out, nil
+	return out
 }
 
 // waiting says why a pod is not ready.
@@ -110,7 +110,7 @@ func (f *Facts) exporterProblems() map[string]bool {
 }
 
 // problemsOf returns the problems of GPUExporters that are those of a check.
-func (f *Facts) problemsOf(is func(*v1alpha1.NodeProblem) bool) (out []Finding, err error) {
+func (f *Facts) problemsOf(is func(*v1alpha1.NodeProblem) bool) (out []Finding) {
 	for i := range f.Exporters.Items {
 		e := &f.Exporters.Items[i]
 		for j := range e.Status.Problems {
@@ -119,14 +119,14 @@ func (f *Facts) problemsOf(is func(*v1alpha1.NodeProblem) bool) (out []Finding, 
 			}
 		}
 	}
-	return out, f.Exporters.Err
+	return out
 }
 
-func checkSecondAgent(f *Facts) ([]Finding, error) {
+func checkSecondAgent(f *Facts) []Finding {
 	return f.problemsOf(func(p *v1alpha1.NodeProblem) bool { return p.Reason == secondAgent })
 }
 
-func checkExporterProblems(f *Facts) ([]Finding, error) {
+func checkExporterProblems(f *Facts) []Finding {
 	broken, silent := f.nodesOf(checkNodeHealth), f.silentNodes()
 	return f.problemsOf(func(p *v1alpha1.NodeProblem) bool {
 		switch p.Reason {
@@ -142,11 +142,10 @@ func checkExporterProblems(f *Facts) ([]Finding, error) {
 }
 
 // nodesOf are the nodes for which one of these checks fails. What follows from that has no code of its own.
-func (f *Facts) nodesOf(checks ...func(*Facts) ([]Finding, error)) map[string]bool {
+func (f *Facts) nodesOf(checks ...func(*Facts) []Finding) map[string]bool {
 	out := map[string]bool{}
 	for _, check := range checks {
-		found, _ := check(f)
-		for _, x := range found {
+		for _, x := range check(f) {
 			out[strings.TrimPrefix(x.Object, "Node ")] = true
 		}
 	}
@@ -166,7 +165,7 @@ func (f *Facts) silentNodes() map[string]bool {
 	return out
 }
 
-func checkNodeHealth(f *Facts) (out []Finding, err error) {
+func checkNodeHealth(f *Facts) (out []Finding) {
 	for i := range f.Nodes.Items {
 		n := &f.Nodes.Items[i]
 		for _, c := range n.Status.Conditions {
@@ -175,10 +174,10 @@ func checkNodeHealth(f *Facts) (out []Finding, err error) {
 			}
 		}
 	}
-	return out, f.Nodes.Err
+	return out
 }
 
-func checkAgentVersions(f *Facts) (out []Finding, err error) {
+func checkAgentVersions(f *Facts) (out []Finding) {
 	images := map[string]int{}
 	for i := range f.Pods.Items {
 		if p := &f.Pods.Items[i]; p.isAgent() && len(p.Spec.Containers) > 0 {
@@ -186,7 +185,7 @@ func checkAgentVersions(f *Facts) (out []Finding, err error) {
 		}
 	}
 	if len(images) < 2 {
-		return nil, f.Pods.Err
+		return nil
 	}
 	most := ""
 	for image, n := range images {
@@ -199,10 +198,10 @@ func checkAgentVersions(f *Facts) (out []Finding, err error) {
 			out = append(out, Finding{"image " + image, fmt.Sprintf("%d agents run it, and %d run %s", n, images[most], most)})
 		}
 	}
-	return out, f.Pods.Err
+	return out
 }
 
-func checkExporterConditions(f *Facts) (out []Finding, err error) {
+func checkExporterConditions(f *Facts) (out []Finding) {
 	for i := range f.Exporters.Items {
 		e := &f.Exporters.Items[i]
 		for _, c := range e.Status.Conditions {
@@ -211,58 +210,58 @@ func checkExporterConditions(f *Facts) (out []Finding, err error) {
 			}
 		}
 	}
-	return out, f.Exporters.Err
+	return out
 }
 
 // metricsChecks are about what the controller scrapes.
 var metricsChecks = []Check{
 	{
 		Code: "GP301", Group: Metrics, Level: Error, Title: "exporters and pods answer the controller",
-		Fix: "check the pod, its port, NetworkPolicies and TLS: docs/sources.md", run: checkAnswers,
+		Fix: "check the pod, its port, NetworkPolicies and TLS: docs/sources.md", at: []evidence{scraped}, run: checkAnswers,
 	},
 	{
 		Code: "GP302", Group: Metrics, Level: Error, Title: "no exporter contradicts the API server",
-		Fix: "its GPUs are not believed until it agrees: docs/sources.md#what-an-exporter-may-report", run: targets(func(t *view.Target) string { return t.Contradiction }),
+		Fix: "its GPUs are not believed until it agrees: docs/sources.md#what-an-exporter-may-report", at: []evidence{scraped}, run: targets(func(t *view.Target) string { return t.Contradiction }),
 	},
 	{
 		Code: "GP303", Group: Metrics, Level: Warning, Title: "no limit of memory or series is reached",
-		Fix: "raise the limit or expose fewer series: docs/operate.md#memory", run: targets(func(t *view.Target) string { return t.Limited }),
+		Fix: "raise the limit or expose fewer series: docs/operate.md#memory", at: []evidence{scraped}, run: targets(func(t *view.Target) string { return t.Limited }),
 	},
 	{
 		Code: "GP304", Group: Metrics, Level: Warning, Title: "values of GPUs change",
-		Fix: "the exporter or its GPU library hangs: restart it. docs/sources.md#how-old-a-value-may-be", run: targets(func(t *view.Target) string {
+		Fix: "the exporter or its GPU library hangs: restart it. docs/sources.md#how-old-a-value-may-be", at: []evidence{scraped}, run: targets(func(t *view.Target) string {
 			return some(t.Frozen, "devices whose values have not changed for too long: they do not count")
 		}),
 	},
 	{
 		Code: "GP305", Group: Metrics, Level: Warning, Title: "values are within their ranges",
-		Fix: "docs/sources.md#what-is-read-of-an-exporter has the ranges", run: targets(func(t *view.Target) string {
+		Fix: "docs/sources.md#what-is-read-of-an-exporter has the ranges", at: []evidence{scraped}, run: targets(func(t *view.Target) string {
 			return some(t.OutOfRange, "values outside of their ranges: they are left out")
 		}),
 	},
 	{
 		Code: "GP306", Group: Metrics, Level: Warning, Title: "no GPU has two exporters",
-		Fix: "remove dcgm-exporter from the node, or the agent", run: checkTwoExporters,
+		Fix: "remove dcgm-exporter from the node, or the agent", at: []evidence{exporters}, run: checkTwoExporters,
 	},
 	{
 		Code: "GP307", Group: Metrics, Level: Warning, Title: "GPUs have fresh values",
-		Fix: "look at the node's agent: gpupilot top --agent HOST:PORT", run: checkStale,
+		Fix: "look at the node's agent: gpupilot top --agent HOST:PORT", at: []evidence{scraped}, run: checkStale,
 	},
 	{
 		Code: "GP308", Group: Metrics, Level: Warning, Title: "no collectors file asks for fields that only DCGM gives where DCGM is not",
-		Fix: "give the agents libdcgm or a host engine, or remove the lines: docs/dcgm-exporter.md", run: checkFields,
+		Fix: "give the agents libdcgm or a host engine, or remove the lines: docs/dcgm-exporter.md", at: []evidence{applied}, run: checkFields,
 	},
 }
 
 // checkFields looks for agents that lack what only DCGM gives.
-func checkFields(f *Facts) (out []Finding, err error) {
+func checkFields(f *Facts) (out []Finding) {
 	for i := range f.Exporters.Items {
 		e := &f.Exporters.Items[i]
 		if c := condition(e.Status.Conditions, v1alpha1.ConditionFieldsGiven); c != nil && c.Status == metav1.ConditionFalse {
 			out = append(out, Finding{"GPUExporter " + e.Name, c.Message})
 		}
 	}
-	return out, f.Exporters.Err
+	return out
 }
 
 func some(n int, what string) string {
@@ -288,11 +287,11 @@ func orMissing(err error, otherwise string) error {
 }
 
 // targets is a check of each target of the controller.
-func targets(wrong func(*view.Target) string) func(*Facts) ([]Finding, error) {
-	return func(f *Facts) (out []Finding, err error) {
+func targets(wrong func(*view.Target) string) func(*Facts) []Finding {
+	return func(f *Facts) (out []Finding) {
 		v, err := f.view()
 		if err != nil {
-			return nil, err
+			return nil
 		}
 		for i := range v.Targets {
 			t := &v.Targets[i]
@@ -300,13 +299,13 @@ func targets(wrong func(*view.Target) string) func(*Facts) ([]Finding, error) {
 				out = append(out, Finding{t.Kind + " " + t.Name, message})
 			}
 		}
-		return out, nil
+		return out
 	}
 }
 
 // checkAnswers leaves out the exporters of nodes whose agent is known not to work, and the pods of GPUAutoscalers whose
 // signals are unreadable: GP201, GP203 and GP406 have them. GP304 has those that answer with the values of before.
-func checkAnswers(f *Facts) ([]Finding, error) {
+func checkAnswers(f *Facts) []Finding {
 	broken, unread := f.nodesOf(checkAgents, checkExporterProblems), map[*view.Target]bool{}
 	for _, all := range f.unreadable() {
 		for _, t := range all {
@@ -321,7 +320,7 @@ func checkAnswers(f *Facts) ([]Finding, error) {
 	})(f)
 }
 
-func checkTwoExporters(f *Facts) (out []Finding, err error) {
+func checkTwoExporters(f *Facts) (out []Finding) {
 	agents := map[string]string{}
 	for i := range f.Pods.Items {
 		if p := &f.Pods.Items[i]; p.isAgent() && p.Spec.NodeName != "" {
@@ -334,15 +333,15 @@ func checkTwoExporters(f *Facts) (out []Finding, err error) {
 			out = append(out, Finding{"Node " + p.Spec.NodeName, fmt.Sprintf("the pods %s and %s export the same GPUs: sums in Prometheus count them twice", agent, p.name())})
 		}
 	}
-	return out, f.Pods.Err
+	return out
 }
 
 // checkStale looks at nodes whose exporters answer, and whose GPUs have no fresh value all the
 // same, for no reason that another check has.
-func checkStale(f *Facts) (out []Finding, err error) {
+func checkStale(f *Facts) (out []Finding) {
 	v, err := f.view()
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	down := f.nodesOf(checkAgents, checkExporterProblems, checkNodeHealth)
 	for i := range v.Targets {
@@ -355,5 +354,5 @@ func checkStale(f *Facts) (out []Finding, err error) {
 			out = append(out, Finding{"Node " + p.Name, fmt.Sprintf("%d of %d GPUs are stale: their workloads hold their replicas", p.Stale, p.GPUs)})
 		}
 	}
-	return out, nil
+	return out
 }

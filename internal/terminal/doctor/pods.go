@@ -3,8 +3,6 @@
 package doctor
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,20 +17,20 @@ import (
 var podChecks = []Check{
 	{
 		Code: "GP411", Group: Scaling, Level: Warning, Title: "scaled pods have a readiness probe",
-		Fix: "add a readinessProbe that succeeds when the model is loaded, such as /health of vLLM", run: checkReadiness,
+		Fix: "add a readinessProbe that succeeds when the model is loaded, such as /health of vLLM", at: []evidence{workloads}, run: checkReadiness,
 	},
 	{
 		Code: "GP412", Group: Scaling, Level: Warning, Title: "the grace period is longer than preStop and the server's drain",
-		Fix: "raise terminationGracePeriodSeconds above their sum", run: checkGrace,
+		Fix: "raise terminationGracePeriodSeconds above their sum", at: []evidence{workloads}, run: checkGrace,
 	},
 	{
 		Code: "GP413", Group: Scaling, Level: Warning, Title: "PodDisruptionBudgets allow to drain a node",
-		Fix: "set maxUnavailable: 1, or minAvailable below minReplicas", run: checkDisruption,
+		Fix: "set maxUnavailable: 1, or minAvailable below minReplicas", at: []evidence{workloads, budgets}, run: checkDisruption,
 	},
 }
 
 // scaled calls do with each GPUAutoscaler and the workload that it scales.
-func (f *Facts) scaled(do func(*v1alpha1.GPUAutoscaler, *workload) string) (out []Finding, err error) {
+func (f *Facts) scaled(do func(*v1alpha1.GPUAutoscaler, *workload) string) (out []Finding) {
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
 		if w := f.workload(a); w != nil {
@@ -41,10 +39,10 @@ func (f *Facts) scaled(do func(*v1alpha1.GPUAutoscaler, *workload) string) (out 
 			}
 		}
 	}
-	return out, errors.Join(f.Autoscalers.Err, f.Deployments.Err, f.StatefulSet.Err)
+	return out
 }
 
-func checkReadiness(f *Facts) ([]Finding, error) {
+func checkReadiness(f *Facts) []Finding {
 	return f.scaled(func(_ *v1alpha1.GPUAutoscaler, w *workload) string {
 		spec := &w.Spec.Template.Spec
 		for i := range spec.Containers {
@@ -59,14 +57,14 @@ func checkReadiness(f *Facts) ([]Finding, error) {
 	})
 }
 
-func checkGrace(f *Facts) ([]Finding, error) {
+func checkGrace(f *Facts) []Finding {
 	return f.scaled(func(_ *v1alpha1.GPUAutoscaler, w *workload) string {
 		return replica.GraceProblem(&w.Spec.Template.Spec)
 	})
 }
 
-func checkDisruption(f *Facts) (out []Finding, err error) {
-	found, err := f.scaled(func(a *v1alpha1.GPUAutoscaler, w *workload) string {
+func checkDisruption(f *Facts) (out []Finding) {
+	return f.scaled(func(a *v1alpha1.GPUAutoscaler, w *workload) string {
 		for i := range f.PDBs.Items {
 			b := &f.PDBs.Items[i]
 			if b.Metadata.Namespace != w.Metadata.Namespace || !selects(b.Spec.Selector, w.Spec.Template.Labels) {
@@ -82,7 +80,6 @@ func checkDisruption(f *Facts) (out []Finding, err error) {
 		}
 		return ""
 	})
-	return found, cmp.Or(err, f.PDBs.Err)
 }
 
 func selects(s *metav1.LabelSelector, set map[string]string) bool {

@@ -64,7 +64,11 @@ func (r *Report) Text(out io.Writer) error {
 			fmt.Fprintln(&b, group)
 		}
 		mark := map[Status]string{Passed: "ok", Unknown: "?", Failed: strings.ToUpper(string(c.Level))}[c.Status]
-		fmt.Fprintf(&b, "  %-7s  %s  %s\n", mark, c.Code, c.Title)
+		fmt.Fprintf(&b, "  %-7s  %s  %s", mark, c.Code, c.Title)
+		if c.Status == Passed && c.Looked != "" {
+			fmt.Fprintf(&b, " (%s)", c.Looked)
+		}
+		fmt.Fprintln(&b)
 		if c.Reason != "" {
 			fmt.Fprintf(&b, "                  could not check: %s\n", termtext.Clean(c.Reason))
 		}

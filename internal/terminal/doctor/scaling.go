@@ -4,7 +4,6 @@ package doctor
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -19,47 +18,47 @@ import (
 var scalingChecks = []Check{
 	{
 		Code: "GP401", Group: Scaling, Level: Error, Title: "no HorizontalPodAutoscaler scales the target of a GPUAutoscaler",
-		Fix: "delete one of the two: gpupilot adopt hpa hands over without a gap", run: func(f *Facts) ([]Finding, error) {
+		Fix: "delete one of the two: gpupilot adopt hpa hands over without a gap", at: []evidence{autoscalers, hpas}, run: func(f *Facts) []Finding {
 			return f.rivals("HorizontalPodAutoscaler", &f.HPAs)
 		},
 	},
 	{
 		Code: "GP402", Group: Scaling, Level: Error, Title: "no ScaledObject scales the target of a GPUAutoscaler",
-		Fix: "delete one of the two: gpupilot adopt scaledobject hands over without a gap", run: func(f *Facts) ([]Finding, error) {
+		Fix: "delete one of the two: gpupilot adopt scaledobject hands over without a gap", at: []evidence{autoscalers, scaled}, run: func(f *Facts) []Finding {
 			return f.rivals("ScaledObject", &f.Scaled)
 		},
 	},
 	{
 		Code: "GP403", Group: Scaling, Level: Warning, Title: "no VerticalPodAutoscaler restarts the pods of a GPUAutoscaler",
-		Fix: "set its updateMode to Off or Initial", run: checkVPAs,
+		Fix: "set its updateMode to Off or Initial", at: []evidence{autoscalers, vpas}, run: checkVPAs,
 	},
 	{
 		Code: "GP404", Group: Scaling, Level: Error, Title: "each target has one GPUAutoscaler",
-		Fix: "delete all but one", run: checkTwoAutoscalers,
+		Fix: "delete all but one", at: []evidence{autoscalers}, run: checkTwoAutoscalers,
 	},
 	{
 		Code: "GP405", Group: Scaling, Level: Error, Title: "targets of GPUAutoscalers can be scaled",
-		Fix: "the condition says why not: gpupilot explain NAMESPACE/NAME", run: checkAbleToScale,
+		Fix: "the condition says why not: gpupilot explain NAMESPACE/NAME", at: []evidence{decided}, run: checkAbleToScale,
 	},
 	{
 		Code: "GP406", Group: Scaling, Level: Error, Title: "signals of GPUAutoscalers are readable",
-		Fix: "check the port of a preset, the metric's name or the query: docs/troubleshooting.md", run: checkSignals,
+		Fix: "check the port of a preset, the metric's name or the query: docs/troubleshooting.md", at: []evidence{decided}, run: checkSignals,
 	},
 	{
 		Code: "GP407", Group: Scaling, Level: Warning, Title: "all replicas find a node and start",
-		Fix: "free or add GPUs, or lower maxReplicas; for an image or a crash see the pod's events", run: checkPending,
+		Fix: "free or add GPUs, or lower maxReplicas; for an image or a crash see the pod's events", at: []evidence{decided}, run: checkPending,
 	},
 	{
 		Code: "GP408", Group: Scaling, Level: Warning, Title: "the cluster has GPUs for maxReplicas",
-		Fix: "lower maxReplicas, add GPU nodes, or ignore it where a node autoscaler adds them", run: checkPool,
+		Fix: "lower maxReplicas, add GPU nodes, or ignore it where a node autoscaler adds them", at: []evidence{nodes, workloads}, run: checkPool,
 	},
 	{
 		Code: "GP409", Group: Scaling, Level: Warning, Title: "targets are below the highest value of their signals",
-		Fix: "a target of 60 to 80 % leaves room to see the load: docs/gpuautoscaler.md", run: checkReachable,
+		Fix: "a target of 60 to 80 % leaves room to see the load: docs/gpuautoscaler.md", at: []evidence{autoscalers}, run: checkReachable,
 	},
 	{
 		Code: "GP410", Group: Scaling, Level: Warning, Title: "replicas start within the stabilisation of scale-downs",
-		Fix: "raise behavior.scaleDown.stabilizationWindowSeconds, or leave it out: the default follows the start-up", run: checkStartup,
+		Fix: "raise behavior.scaleDown.stabilizationWindowSeconds, or leave it out: the default follows the start-up", at: []evidence{decided}, run: checkStartup,
 	},
 }
 
@@ -94,7 +93,7 @@ const kedaName = "scaledobject.keda.sh/name"
 
 // rivals are the objects of other autoscalers with the target of a GPUAutoscaler. The HPA of a
 // ScaledObject is not counted beside it.
-func (f *Facts) rivals(kind string, others *listed[scaler]) (out []Finding, err error) {
+func (f *Facts) rivals(kind string, others *listed[scaler]) (out []Finding) {
 	ours := f.byTarget()
 	for i := range others.Items {
 		o := &others.Items[i]
@@ -110,10 +109,10 @@ func (f *Facts) rivals(kind string, others *listed[scaler]) (out []Finding, err 
 			out = append(out, Finding{subject(a), message})
 		}
 	}
-	return out, errors.Join(f.Autoscalers.Err, others.Err)
+	return out
 }
 
-func checkVPAs(f *Facts) (out []Finding, err error) {
+func checkVPAs(f *Facts) (out []Finding) {
 	ours := f.byTarget()
 	for i := range f.VPAs.Items {
 		v := &f.VPAs.Items[i]
@@ -125,10 +124,10 @@ func checkVPAs(f *Facts) (out []Finding, err error) {
 			out = append(out, Finding{subject(a), fmt.Sprintf("the VerticalPodAutoscaler %s evicts its pods: each restart loads the model again", v.name())})
 		}
 	}
-	return out, errors.Join(f.Autoscalers.Err, f.VPAs.Err)
+	return out
 }
 
-func checkTwoAutoscalers(f *Facts) (out []Finding, err error) {
+func checkTwoAutoscalers(f *Facts) (out []Finding) {
 	seen := map[string]*v1alpha1.GPUAutoscaler{}
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
@@ -138,11 +137,11 @@ func checkTwoAutoscalers(f *Facts) (out []Finding, err error) {
 		}
 		seen[targetOf(a)] = a
 	}
-	return out, f.Autoscalers.Err
+	return out
 }
 
 // checkAbleToScale leaves out the reasons that other checks have: GP401, GP402, GP404 and GP419.
-func checkAbleToScale(f *Facts) (out []Finding, err error) {
+func checkAbleToScale(f *Facts) (out []Finding) {
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
 		c := condition(a.Status.Conditions, v1alpha1.ConditionAbleToScale)
@@ -150,7 +149,7 @@ func checkAbleToScale(f *Facts) (out []Finding, err error) {
 			out = append(out, Finding{subject(a), said(c)})
 		}
 	}
-	return out, f.Autoscalers.Err
+	return out
 }
 
 // said is what a condition says.
@@ -196,7 +195,7 @@ func (f *Facts) unreadable() map[*v1alpha1.GPUAutoscaler][]*view.Target {
 	return out
 }
 
-func checkSignals(f *Facts) (out []Finding, err error) {
+func checkSignals(f *Facts) (out []Finding) {
 	silent := f.unreadable()
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
@@ -209,7 +208,7 @@ func checkSignals(f *Facts) (out []Finding, err error) {
 		}
 		out = append(out, Finding{subject(a), message})
 	}
-	return out, f.Autoscalers.Err
+	return out
 }
 
 func condition(all []metav1.Condition, kind string) *metav1.Condition {
@@ -230,20 +229,20 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-func checkPending(f *Facts) (out []Finding, err error) {
+func checkPending(f *Facts) (out []Finding) {
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
 		for _, p := range a.Status.Pending {
 			out = append(out, Finding{subject(a), fmt.Sprintf("%d replicas do not serve, %s: %s", p.Replicas, p.Reason, p.Message)})
 		}
 	}
-	return out, f.Autoscalers.Err
+	return out
 }
 
 // checkPool compares what maxReplicas takes with all GPUs of the cluster.
-func checkPool(f *Facts) (out []Finding, err error) {
-	if err := errors.Join(f.Nodes.Err, f.Autoscalers.Err, f.Deployments.Err, f.StatefulSet.Err); err != nil {
-		return nil, err
+func checkPool(f *Facts) (out []Finding) {
+	if _, _, err := nodes(f); err != nil {
+		return nil // what the cluster has is not known
 	}
 	have := map[string]int{}
 	for i := range f.Nodes.Items {
@@ -263,7 +262,7 @@ func checkPool(f *Facts) (out []Finding, err error) {
 			}
 		}
 	}
-	return out, nil
+	return out
 }
 
 // gpus are the GPUs of a replica, by resource.
@@ -279,7 +278,7 @@ func (w *workload) gpus() map[string]int {
 	return need
 }
 
-func checkReachable(f *Facts) (out []Finding, err error) {
+func checkReachable(f *Facts) (out []Finding) {
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
 		compiled, bad := policy.Compile(a)
@@ -293,13 +292,13 @@ func checkReachable(f *Facts) (out []Finding, err error) {
 			}
 		}
 	}
-	return out, f.Autoscalers.Err
+	return out
 }
 
 // shortStart is the start-up that costs little when a removed replica is missed, in seconds.
 const shortStart = 30
 
-func checkStartup(f *Facts) (out []Finding, err error) {
+func checkStartup(f *Facts) (out []Finding) {
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
 		b := a.Spec.Behavior
@@ -310,7 +309,7 @@ func checkStartup(f *Facts) (out []Finding, err error) {
 			out = append(out, Finding{subject(a), fmt.Sprintf("a replica takes up to %d s to serve, and scale-downs wait %d s: what was removed is missed before it is back", start, window)})
 		}
 	}
-	return out, f.Autoscalers.Err
+	return out
 }
 
 // workload returns the Deployment or StatefulSet that a GPUAutoscaler scales; nil: it is none,

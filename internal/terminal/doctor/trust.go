@@ -5,7 +5,6 @@ package doctor
 import (
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -17,23 +16,23 @@ import (
 var trustChecks = []Check{
 	{
 		Code: "GP501", Group: Trust, Level: Warning, Title: "the page and /metrics require a token",
-		Fix: "remove --page-auth=none: docs/access.md", run: checkPageAuth,
+		Fix: "remove --page-auth=none: docs/access.md", at: []evidence{mainPods}, run: checkPageAuth,
 	},
 	{
 		Code: "GP502", Group: Trust, Level: Error, Title: "the API server reaches the controller's metrics APIs",
-		Fix: "the condition says why: docs/access.md#certificates, docs/troubleshooting.md", run: checkAPIServices,
+		Fix: "the condition says why: docs/access.md#certificates, docs/troubleshooting.md", at: []evidence{metricsAPIs, running}, run: checkAPIServices,
 	},
 	{
 		Code: "GP503", Group: Trust, Level: Error, Title: "the admission policies are there and fail closed",
-		Fix: "apply deploy/admission of this release, or upgrade the chart: docs/access.md#what-the-controller-may-write", run: checkAdmission,
+		Fix: "apply deploy/admission of this release, or upgrade the chart: docs/access.md#what-the-controller-may-write", at: []evidence{admitted}, run: checkAdmission,
 	},
 	{
 		Code: "GP504", Group: Trust, Level: Warning, Title: "the controller has no rights beyond the shipped ones",
-		Fix: "delete the binding: docs/access.md#what-the-controller-may-write", run: checkRBAC,
+		Fix: "delete the binding: docs/access.md#what-the-controller-may-write", at: []evidence{roles, bindings}, run: checkRBAC,
 	},
 	{
 		Code: "GP505", Group: Trust, Level: Warning, Title: "certificates of the metrics APIs are valid for a week",
-		Fix: "see the log of the controller, or of the program that keeps its Secret, such as cert-manager: docs/access.md#certificates", run: checkCertificates,
+		Fix: "see the log of the controller, or of the program that keeps its Secret, such as cert-manager: docs/access.md#certificates", at: []evidence{certified}, run: checkCertificates,
 	},
 }
 
@@ -42,29 +41,21 @@ func (a *apiService) ours(f *Facts) bool {
 	return a.Spec.Service != nil && a.Spec.Service.Name == controllerName && a.Spec.Service.Namespace == f.Namespace
 }
 
-// errNoPods is why a check of pods cannot pass: a controller that is no pod here was not looked at.
-var errNoPods = errors.New("no pod of the controller is in the namespace: what runs elsewhere was not looked at")
-
-func checkPageAuth(f *Facts) (out []Finding, err error) {
-	looked := false
+func checkPageAuth(f *Facts) (out []Finding) {
 	for i := range f.Pods.Items {
 		p := &f.Pods.Items[i]
-		looked = looked || p.isController()
 		for j := range p.Spec.Containers {
 			if p.isController() && p.Spec.Containers[j].flag("page-auth") == "none" {
 				out = append(out, Finding{"Pod " + p.name(), "it runs with --page-auth=none: everybody in the cluster sees all namespaces"})
 			}
 		}
 	}
-	if f.Pods.Err == nil && !looked {
-		return nil, errNoPods
-	}
-	return out, f.Pods.Err
+	return out
 }
 
-func checkAPIServices(f *Facts) (out []Finding, err error) {
+func checkAPIServices(f *Facts) (out []Finding) {
 	if f.isEnded() {
-		return nil, errEnded
+		return nil // GP601
 	}
 	for i := range f.APIServices.Items {
 		a := &f.APIServices.Items[i]
@@ -72,7 +63,7 @@ func checkAPIServices(f *Facts) (out []Finding, err error) {
 			out = append(out, Finding{"APIService " + a.Metadata.Name, fmt.Sprintf("it is not available, %s: %s. HPAs get no metrics of it", c.Reason, c.Message)})
 		}
 	}
-	return out, f.APIServices.Err
+	return out
 }
 
 // policies are the admission policies that every installation has.
@@ -80,9 +71,9 @@ var policies = []string{
 	"gpupilot-controller-pods", "gpupilot-controller-nodes", "gpupilot-controller-scale", "gpupilot-controller-own", "gpupilot-controller-events",
 }
 
-func checkAdmission(f *Facts) (out []Finding, err error) {
-	if err := errors.Join(f.Policies.Err, f.Bindings.Err); err != nil {
-		return nil, err
+func checkAdmission(f *Facts) (out []Finding) {
+	if f.Policies.Err != nil || f.Bindings.Err != nil {
+		return nil
 	}
 	bound := map[string]bool{}
 	for i := range f.Bindings.Items {
@@ -103,10 +94,10 @@ func checkAdmission(f *Facts) (out []Finding, err error) {
 			out = append(out, Finding{object, "it has no binding, so it has no effect"})
 		}
 	}
-	return out, nil
+	return out
 }
 
-func checkRBAC(f *Facts) (out []Finding, err error) {
+func checkRBAC(f *Facts) (out []Finding) {
 	rules := map[string][]policyRule{}
 	for i := range f.Roles.Items {
 		rules[f.Roles.Items[i].Metadata.Name] = f.Roles.Items[i].Rules
@@ -114,21 +105,41 @@ func checkRBAC(f *Facts) (out []Finding, err error) {
 	for i := range f.RoleBinding.Items {
 		b := &f.RoleBinding.Items[i]
 		for _, s := range b.Subjects {
-			if s.Kind != "ServiceAccount" || s.Namespace != f.Namespace || s.Name != controllerName && s.Name != agentName {
+			account := f.accountOf(s.Kind, s.Namespace, s.Name)
+			if account == "" {
 				continue
 			}
 			for _, r := range rules[b.RoleRef.Name] {
 				if contains(r.Verbs, "*") || contains(r.Resources, "*") && !readOnly(r.Verbs) || contains(r.Resources, "secrets") {
 					out = append(out, Finding{
 						"ClusterRoleBinding " + b.Metadata.Name,
-						fmt.Sprintf("it gives %s the role %s, with the verbs %s for %s in all namespaces", s.Name, b.RoleRef.Name, strings.Join(r.Verbs, ","), strings.Join(r.Resources, ",")),
+						fmt.Sprintf("it gives %s the role %s, with the verbs %s for %s in all namespaces", account, b.RoleRef.Name, strings.Join(r.Verbs, ","), strings.Join(r.Resources, ",")),
 					})
 					break
 				}
 			}
 		}
 	}
-	return out, errors.Join(f.Roles.Err, f.RoleBinding.Err)
+	return out
+}
+
+// accountOf returns whom of ours a subject of a binding is: an account, or a group that all accounts are in; empty: nobody.
+func (f *Facts) accountOf(kind, namespace, name string) string {
+	const user = "system:serviceaccount:"
+	switch kind {
+	case "User":
+		namespace, name, _ = strings.Cut(strings.TrimPrefix(name, user), ":")
+	case "Group":
+		switch name {
+		case "system:serviceaccounts", "system:serviceaccounts:" + f.Namespace, "system:authenticated":
+			return "every account of the group " + name
+		}
+		return ""
+	}
+	if namespace == f.Namespace && (name == controllerName || name == agentName) {
+		return name
+	}
+	return ""
 }
 
 func readOnly(verbs []string) bool {
@@ -143,7 +154,7 @@ func readOnly(verbs []string) bool {
 // soon is the rest of a certificate's validity that is noted.
 const soon = 7 * 24 * time.Hour
 
-func checkCertificates(f *Facts) (out []Finding, err error) {
+func checkCertificates(f *Facts) (out []Finding) {
 	for i := range f.APIServices.Items {
 		a := &f.APIServices.Items[i]
 		if !a.ours(f) {
@@ -154,7 +165,7 @@ func checkCertificates(f *Facts) (out []Finding, err error) {
 			out = append(out, Finding{"APIService " + a.Metadata.Name, fmt.Sprintf("the last authority of its caBundle is valid until %s", last.UTC().Format(time.RFC3339))})
 		}
 	}
-	return out, f.APIServices.Err
+	return out
 }
 
 // lastExpiry is the end of the last certificate of a bundle. ok is false without one.
@@ -170,49 +181,47 @@ func lastExpiry(bundle []byte) (last time.Time, ok bool) {
 var capacityChecks = []Check{
 	{
 		Code: "GP601", Group: Capacity, Level: Error, Title: "the controller runs",
-		Fix: "kubectl -n gpupilot-system describe pods -l app.kubernetes.io/component=controller", run: checkController,
+		Fix: "kubectl -n gpupilot-system describe pods -l app.kubernetes.io/component=controller", at: []evidence{controllers}, run: checkController,
 	},
 	{
 		Code: "GP602", Group: Capacity, Level: Warning, Title: "no controller or agent ran out of memory",
-		Fix: "raise its memory limit: docs/operate.md#size-it", run: checkMemory,
+		Fix: "raise its memory limit: docs/operate.md#size-it", at: []evidence{ownPods}, run: checkMemory,
 	},
 	{
 		Code: "GP603", Group: Capacity, Level: Error, Title: "a controller is the leader",
-		Fix: "see the controllers' logs: without a leader nothing is scaled. docs/operate.md#run-two-replicas", run: checkLeader,
+		Fix: "see the controllers' logs: without a leader nothing is scaled. docs/operate.md#run-two-replicas", at: []evidence{leases, running}, run: checkLeader,
 	},
 }
 
 // checkController passes if the controller answers, or has a ready pod.
-func checkController(f *Facts) ([]Finding, error) {
+func checkController(f *Facts) []Finding {
 	if len(f.View.Items) > 0 {
-		return nil, nil
+		return nil
 	}
 	waiting := ""
 	for i := range f.Pods.Items {
 		if p := &f.Pods.Items[i]; p.isController() {
 			if p.ready() {
-				return nil, f.View.Err // it runs, and did not answer us
+				return nil
 			}
 			waiting = "the pod " + p.name() + " is not ready: " + p.waiting()
 		}
 	}
 	if f.Pods.Err != nil {
-		return nil, f.Pods.Err
+		return nil
 	}
 	if waiting == "" {
 		waiting = "no pod of the controller exists in the namespace " + f.Namespace + ", and " + orMissing(f.View.Err, "it was not asked").Error()
 	}
-	return []Finding{{"controller", waiting}}, nil
+	return []Finding{{"controller", waiting}}
 }
 
-func checkMemory(f *Facts) (out []Finding, err error) {
-	looked := false
+func checkMemory(f *Facts) (out []Finding) {
 	for i := range f.Pods.Items {
 		p := &f.Pods.Items[i]
 		if !p.isController() && !p.isAgent() {
 			continue
 		}
-		looked = true
 		for j := range p.Status.ContainerStatuses {
 			s := &p.Status.ContainerStatuses[j]
 			for _, end := range []string{reasonOf(s.State.Terminated), reasonOf(s.LastTerminationState.Terminated)} {
@@ -223,44 +232,34 @@ func checkMemory(f *Facts) (out []Finding, err error) {
 			}
 		}
 	}
-	if f.Pods.Err == nil && !looked {
-		return nil, errNoPods
-	}
-	return out, f.Pods.Err
+	return out
 }
-
-// errEnded is why a check of what a controller does cannot run.
-var errEnded = errors.New("no controller runs (GP601)")
 
 // isEnded reports whether GP601 fails: what follows from it has no code of its own.
 func (f *Facts) isEnded() bool {
-	found, _ := checkController(f)
-	return len(found) > 0
+	return len(checkController(f)) > 0
 }
 
-func checkLeader(f *Facts) ([]Finding, error) {
-	if f.isEnded() {
-		return nil, errEnded
-	}
-	if f.Leases.Err != nil {
-		return nil, f.Leases.Err
+func checkLeader(f *Facts) []Finding {
+	if f.isEnded() || f.Leases.Err != nil {
+		return nil
 	}
 	object := "Lease " + f.Namespace + "/" + controllerName
 	if len(f.Leases.Items) == 0 {
-		return []Finding{{object, "it does not exist: no controller decides"}}, nil
+		return []Finding{{object, "it does not exist: no controller decides"}}
 	}
 	l := &f.Leases.Items[0]
 	if l.Spec.HolderIdentity == "" {
-		return []Finding{{object, "it has no holder"}}, nil
+		return []Finding{{object, "it has no holder"}}
 	}
 	if l.Spec.RenewTime == nil {
-		return []Finding{{object, "it was never renewed"}}, nil
+		return []Finding{{object, "it was never renewed"}}
 	}
 	// A minute more than the lease lasts: this machine's clock may differ.
 	if age := f.Now.Sub(l.Spec.RenewTime.Time); age > time.Duration(l.Spec.LeaseDurationSeconds)*time.Second+time.Minute {
-		return []Finding{{object, fmt.Sprintf("%s renewed it last %s ago", l.Spec.HolderIdentity, age.Round(time.Second))}}, nil
+		return []Finding{{object, fmt.Sprintf("%s renewed it last %s ago", l.Spec.HolderIdentity, age.Round(time.Second))}}
 	}
-	return nil, nil
+	return nil
 }
 
 func reasonOf(t *corev1.ContainerStateTerminated) string {

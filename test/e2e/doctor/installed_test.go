@@ -244,7 +244,10 @@ var installed = []together{
 	})},
 	{
 		controller("GP601 controller", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(0)) }),
-		{[]string{"GP301?", "GP302?", "GP303?", "GP304?", "GP305?", "GP307?", "GP501?", "GP502?", "GP603?"}, func(*testing.T) {}},
+		{[]string{
+			"GP202?", "GP203?", "GP206?", "GP301?", "GP302?", "GP303?", "GP304?", "GP305?", "GP307?", "GP308?",
+			"GP405?", "GP406?", "GP407?", "GP410?", "GP414?", "GP415?", "GP419?", "GP501?", "GP502?", "GP603?",
+		}, func(*testing.T) {}},
 	},
 }
 
