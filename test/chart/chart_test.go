@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -173,6 +174,19 @@ func TestValues(t *testing.T) {
 	f("podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}", deployment, "spec|template|spec|securityContext",
 		map[string]any{"runAsNonRoot": true, "seccompProfile": map[string]any{"type": "RuntimeDefault"}})
 	f("serviceAccount: {annotations: {a: b}}", "ServiceAccount/gpupilot-controller", "metadata|annotations|a", "b")
+	f("revisionHistoryLimit: 3", deployment, "spec|revisionHistoryLimit", float64(3))
+	f("strategy: {type: Recreate}", deployment, "spec|strategy", map[string]any{"type": "Recreate"})
+	f("readinessProbe: {periodSeconds: 5}", deployment, container+"readinessProbe", map[string]any{"httpGet": map[string]any{"path": "/readyz", "port": "http"}, "periodSeconds": float64(5)})
+	f("", "Service/gpupilot-controller", "spec|ipFamilyPolicy", nil)
+	f("service: {ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv6, IPv4]}", "Service/gpupilot-controller", "spec|ipFamilyPolicy", "PreferDualStack")
+	f("service: {ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv6, IPv4]}", "Service/gpupilot-controller", "spec|ipFamilies", []any{"IPv6", "IPv4"})
+	f("", "ClusterRole/gpupilot:editor", "metadata|labels|rbac.authorization.k8s.io/aggregate-to-edit", "true")
+	for _, role := range []string{"gpupilot:editor", "gpupilot:viewer", "gpupilot:custom-metrics-reader", "gpupilot:external-metrics-reader"} {
+		f("{rbac: {aggregateToDefaultRoles: false}, externalMetrics: {enabled: true}}", "ClusterRole/"+role, "metadata|labels", map[string]any{
+			"app.kubernetes.io/name": "gpupilot", "app.kubernetes.io/instance": releaseName, "app.kubernetes.io/version": "v0.1.0",
+			"app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "gpupilot-0.1.0",
+		})
+	}
 	f("gpuExporter: {spec: {runtimeClassName: nvidia, image: my/agent:1}}", "GPUExporter/default", "spec",
 		map[string]any{"image": "my/agent:1", "imagePullPolicy": "IfNotPresent", "runtimeClassName": "nvidia"})
 	f("imagePullSecrets: [{name: registry}]", "GPUExporter/default", "spec|imagePullSecrets|0|name", "registry")
@@ -234,6 +248,8 @@ func TestPresence(t *testing.T) {
 	f("viewer: {enabled: false}", "ServiceAccount/gpupilot-viewer", false)
 	f("viewer: {enabled: false}", "ClusterRole/gpupilot:viewer", true)
 	f("rbac: {create: false}", "ServiceAccount/gpupilot-controller", false)
+	f("serviceAccount: {create: false}", "ServiceAccount/gpupilot-controller", false)
+	f("serviceAccount: {name: robot}", "ServiceAccount/robot", true)
 	f("admissionPolicies: {enabled: false}", "ValidatingAdmissionPolicy/gpupilot-controller-pods", false)
 	f("customMetrics: {enabled: false}", "APIService/v1beta1.custom.metrics.k8s.io", false)
 	f("gpuExporter: {enabled: false}", "GPUExporter/default", false)
@@ -384,6 +400,47 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
+// An account with another name has every right, and every limit.
+func TestNameOfTheAccount(t *testing.T) {
+	const more = "{controller: {scaleNamespaces: [team], nodeHealth: true, prometheusRules: true}, externalMetrics: {enabled: true}, agents: {auth: token}"
+	all := func(name string) string {
+		var keys, text []string
+		o := mustRender(t, more+", serviceAccount: {name: "+name+"}}")
+		for key := range o {
+			keys = append(keys, key)
+		}
+		slices.Sort(keys)
+		for _, key := range keys {
+			b, err := sigsyaml.Marshal(o[key].Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = append(text, string(b))
+		}
+		return strings.Join(text, "---\n")
+	}
+	const name = "account-of-gpupilot"
+	ours := all(name)
+	subjects := regexp.MustCompile(`(?m)kind: ServiceAccount\n\s+name: gpupilot-controller$|serviceaccount:[a-z-]+:gpupilot-controller`)
+	if left := subjects.FindAllString(ours, -1); len(left) > 0 {
+		t.Errorf("%d places name the account gpupilot-controller: %q", len(left), left[0])
+	}
+	if want, got := len(subjects.FindAllString(all("gpupilot-controller"), -1)), strings.Count(ours, name); got < want || want < 10 {
+		t.Errorf("%d places name the account, want at least %d", got, want)
+	}
+}
+
+// helm install --generate-name CHART installs into default.
+func TestDefaultNamespaceIsRefused(t *testing.T) {
+	chrt, err := loadChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := renderInto("default", chrt, nil); err == nil || !strings.Contains(err.Error(), "--namespace gpupilot-system --create-namespace") {
+		t.Errorf("the namespace default: %v", err)
+	}
+}
+
 func TestSchemaRefuses(t *testing.T) {
 	f := func(vals, want string) {
 		t.Helper()
@@ -414,6 +471,8 @@ func TestSchemaRefuses(t *testing.T) {
 	f("imagePullSecrets: [registry]", "/imagePullSecrets/0")
 	f("gpuExporter: {name: Default}", "/gpuExporter/name")
 	f("gpuExporter: {runtimeClassName: nvidia}", "runtimeClassName") // it belongs into spec
+	f("serviceAccount: {name: 'a''b'}", "/serviceAccount/name")      // it is part of policies' expressions
+	f("service: {ipFamilies: [IPv5]}", "/service/ipFamilies/0")
 	f("ports: {api: 0}", "/ports/api")
 	f("ports: {page: 6443}", "ports.page is 6443")
 	f("extraObjects: [{kind: ConfigMap}]", "/extraObjects/0")

@@ -54,7 +54,11 @@ func render(vals map[string]any) (objects, *release.Release, error) {
 	return renderChart(chrt, vals)
 }
 
-func renderChart(chrt *v2.Chart, vals map[string]any) (_ objects, _ *release.Release, err error) {
+func renderChart(chrt *v2.Chart, vals map[string]any) (objects, *release.Release, error) {
+	return renderInto(namespace, chrt, vals)
+}
+
+func renderInto(namespace string, chrt *v2.Chart, vals map[string]any) (_ objects, _ *release.Release, err error) {
 	install := action.NewInstall(action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler)))
 	install.DryRunStrategy = action.DryRunClient
 	install.ReleaseName, install.Namespace, install.IncludeCRDs = releaseName, namespace, true

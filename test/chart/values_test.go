@@ -122,7 +122,7 @@ func TestValuesOfAnOlderRelease(t *testing.T) {
 					t.Fatal(err)
 				}
 				switch path[0] {
-				case "resources", "podSecurityContext", "securityContext": // as they are, so that null removes a key
+				case "resources", "podSecurityContext", "securityContext", "livenessProbe", "readinessProbe": // as they are, so that null removes a key
 					if len(path) > 1 {
 						return
 					}

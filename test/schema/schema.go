@@ -167,7 +167,7 @@ func (s *Schema) Allows(v any) bool {
 			return true // no format bounds it
 		}
 		in := (s.Minimum == nil || float64(x) >= *s.Minimum) && (s.Maximum == nil || float64(x) <= *s.Maximum)
-		return s.Type.has("integer") && in && (s.Format != "int32" || x == int64(int32(x)))
+		return (s.Type.has("integer") || s.Type.has("number")) && in && (s.Format != "int32" || x == int64(int32(x)))
 	case float64:
 		return s.Type.has("number") && !s.IntOrString
 	case string:

@@ -12,7 +12,7 @@ starts with it. A key that is null is filled, too, except in what is passed to K
 {{- $values := .values -}}
 {{- range $key, $default := .defaults -}}
 {{- $have := get $values $key -}}
-{{- if has $key (list "resources" "podSecurityContext" "securityContext") -}}
+{{- if has $key (list "resources" "podSecurityContext" "securityContext" "livenessProbe" "readinessProbe") -}}
 {{- if not (hasKey $values $key) }}{{ $_ := set $values $key $default }}{{ end -}}
 {{- else if kindIs "invalid" (index $values $key) -}}
 {{- $_ := set $values $key $default -}}
@@ -98,11 +98,18 @@ with the chart's labels. A dict with root and files, a glob; skip is a list of K
 {{- $skip := .skip | default list -}}
 {{- $labels := include "gpupilot.labels" $root | fromYaml -}}
 {{- range $path, $content := $root.Files.Glob .files }}
-{{- range (toString $content | replace "gpupilot-system" $root.Release.Namespace | splitList "\n---\n") }}
+{{- $account := $root.Values.serviceAccount }}
+{{- $text := toString $content | replace "ServiceAccount, name: gpupilot-controller," (printf "ServiceAccount, name: %s," $account.name) }}
+{{- $text = $text | replace ":gpupilot-system:gpupilot-controller'" (printf ":gpupilot-system:%s'" $account.name) }}
+{{- range ($text | replace "gpupilot-system" $root.Release.Namespace | splitList "\n---\n") }}
 {{- $object := fromYaml . }}
 {{- if and $object.kind (not (has (printf "%s/%s" $object.kind $object.metadata.name) $skip)) }}
-{{- if and (eq $object.kind "ServiceAccount") (eq $object.metadata.name "gpupilot-controller") $root.Values.serviceAccount.annotations }}
-{{- $_ := set $object.metadata "annotations" $root.Values.serviceAccount.annotations }}
+{{- if and (eq $object.kind "ServiceAccount") (eq $object.metadata.name "gpupilot-controller") }}
+{{- $_ := set $object.metadata "name" $account.name }}
+{{- with $account.annotations }}{{ $_ := set $object.metadata "annotations" . }}{{ end }}
+{{- end }}
+{{- if and (eq $object.kind "ClusterRole") (not $root.Values.rbac.aggregateToDefaultRoles) }}
+{{- $_ := set $object.metadata "labels" (omit ($object.metadata.labels | default dict) "rbac.authorization.k8s.io/aggregate-to-view" "rbac.authorization.k8s.io/aggregate-to-edit") }}
 {{- end }}
 {{- if and (eq $object.kind "ValidatingAdmissionPolicy") (has $object.metadata.name (list "gpupilot-controller-daemonsets" "gpupilot-controller-exporter-objects")) }}
 {{- include "gpupilot.agentLimits" (dict "root" $root "policy" $object) }}

@@ -404,10 +404,16 @@ func breaks(t *testing.T) map[string][]func(*world) {
 				w.lists["validatingadmissionpolicybindings"] = w.lists["validatingadmissionpolicybindings"][1:]
 			},
 		),
-		"GP504": one(func(w *world) {
-			w.add(t, "clusterroles", `{metadata: {name: cluster-admin}, rules: [{verbs: ["*"], apiGroups: ["*"], resources: ["*"]}]}`)
-			w.add(t, "clusterrolebindings", `{metadata: {name: oops}, roleRef: {kind: ClusterRole, name: cluster-admin}, subjects: [{kind: ServiceAccount, namespace: gpupilot-system, name: gpupilot-controller}]}`)
-		}),
+		"GP504": {
+			bound(t, `{kind: ServiceAccount, namespace: gpupilot-system, name: gpupilot-controller}`),
+			bound(t, `{kind: User, name: "system:serviceaccount:gpupilot-system:gpupilot-controller"}`),
+			bound(t, `{kind: Group, name: "system:serviceaccounts"}`),
+			bound(t, `{kind: Group, name: "system:serviceaccounts:gpupilot-system"}`),
+			func(w *world) { // serviceAccount.name of the chart
+				w.lists["pods"][2]["spec"].(object_)["serviceAccountName"] = "robot"
+				bound(t, `{kind: ServiceAccount, namespace: gpupilot-system, name: robot}`)(w)
+			},
+		},
 		"GP505": one(func(w *world) {
 			w.single[service]["spec"].(object_)["caBundle"] = authority(t, noon.Add(6*24*time.Hour))
 		}),
@@ -426,6 +432,15 @@ func breaks(t *testing.T) map[string][]func(*world) {
 	}
 	maps.Copy(out, boundsBreaks(t))
 	return out
+}
+
+// bound gives somebody all rights.
+func bound(t *testing.T, subject string) func(*world) {
+	t.Helper()
+	return func(w *world) {
+		w.add(t, "clusterroles", `{metadata: {name: cluster-admin}, rules: [{verbs: ["*"], apiGroups: ["*"], resources: ["*"]}]}`)
+		w.add(t, "clusterrolebindings", `{metadata: {name: oops}, roleRef: {kind: ClusterRole, name: cluster-admin}, subjects: [%s]}`, subject)
+	}
 }
 
 // Each check fails for what breaks it, and no other check does.
@@ -532,7 +547,7 @@ var ended = []string{
 // A check that cannot run says so.
 func TestCouldNotCheck(t *testing.T) {
 	for list, want := range map[string]string{
-		"nodes": "GP201? GP204? GP408?", "pods": "GP201? GP205? GP306? GP501? GP602?", "horizontalpodautoscalers": "GP401? GP419?", "gpuexporters": "GP202? GP203? GP206? GP308?",
+		"nodes": "GP201? GP204? GP408?", "pods": "GP201? GP205? GP306? GP501? GP504? GP602?", "horizontalpodautoscalers": "GP401? GP419?", "gpuexporters": "GP202? GP203? GP206? GP308?",
 		"clusterroles": "GP504?", "validatingadmissionpolicybindings": "GP503?", "poddisruptionbudgets": "GP413?", "gpupilot-controller": "GP603?",
 	} {
 		w := healthy(t)

@@ -72,7 +72,8 @@ var (
 	agents    = podsThat("agents", (*pod).isAgent)
 	exporters = podsThat("agents and dcgm-exporters", func(p *pod) bool { return p.isAgent() || p.isDCGM() })
 	ownPods   = atLeastOne(podsThat("controllers and agents", func(p *pod) bool { return p.isAgent() || p.isController() }))
-	mainPods  = atLeastOne(podsThat("controllers", (*pod).isController))
+	own       = podsThat("controllers", (*pod).isController)
+	someOwn   = atLeastOne(own)
 )
 
 // errNoPods is why a check of pods cannot pass: a controller that is no pod here was not looked at.

@@ -20,6 +20,7 @@ type pod struct {
 	object
 	Spec struct {
 		NodeName   string      `json:"nodeName"`
+		Account    string      `json:"serviceAccountName"`
 		Containers []container `json:"containers"`
 	} `json:"spec"`
 	Status corev1.PodStatus `json:"status"`

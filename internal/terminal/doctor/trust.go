@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 var trustChecks = []Check{
 	{
 		Code: "GP501", Group: Trust, Level: Warning, Title: "the page and /metrics require a token",
-		Fix: "remove --page-auth=none: docs/access.md", at: []evidence{mainPods}, run: checkPageAuth,
+		Fix: "remove --page-auth=none: docs/access.md", at: []evidence{someOwn}, run: checkPageAuth,
 	},
 	{
 		Code: "GP502", Group: Trust, Level: Error, Title: "the API server reaches the controller's metrics APIs",
@@ -28,7 +29,7 @@ var trustChecks = []Check{
 	},
 	{
 		Code: "GP504", Group: Trust, Level: Warning, Title: "the controller has no rights beyond the shipped ones",
-		Fix: "delete the binding: docs/access.md#what-the-controller-may-write", at: []evidence{roles, bindings}, run: checkRBAC,
+		Fix: "delete the binding: docs/access.md#what-the-controller-may-write", at: []evidence{roles, bindings, own}, run: checkRBAC,
 	},
 	{
 		Code: "GP505", Group: Trust, Level: Warning, Title: "certificates of the metrics APIs are valid for a week",
@@ -136,7 +137,9 @@ func (f *Facts) accountOf(kind, namespace, name string) string {
 		}
 		return ""
 	}
-	if namespace == f.Namespace && (name == controllerName || name == agentName) {
+	if namespace == f.Namespace && (name == controllerName || name == agentName || slices.ContainsFunc(f.Pods.Items, func(p pod) bool {
+		return p.isController() && p.Spec.Account == name
+	})) {
 		return name
 	}
 	return ""
