@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -270,4 +271,37 @@ func ownAddress() string {
 		}
 	}
 	return ""
+}
+
+// Who may edit a namespace may have its workloads scaled, and who may view it may look: by aggregation to the ClusterRoles
+// that every cluster has.
+func TestTenantsRights(t *testing.T) {
+	tenants(t)
+	viewerAccount(t, "tenant-edit", "edit", "page-b")
+	viewerAccount(t, "tenant-view", "view", "page-b")
+	f := func(who, verb, resource, namespace string, want bool) {
+		t.Helper()
+		account := "system:serviceaccount:" + stack.Namespace + ":" + who
+		stack.Eventually(t, func() error { // the roles are aggregated by a controller
+			r := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: account, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: v1alpha1.GroupVersion.Group, Resource: resource},
+			}}
+			if err := rig.Client.Create(t.Context(), r); err != nil {
+				return err
+			}
+			if r.Status.Allowed != want {
+				return fmt.Errorf("%s may %s %s in %s: %v", who, verb, resource, namespace, r.Status.Allowed)
+			}
+			return nil
+		})
+	}
+	for _, resource := range []string{"gpuautoscalers", "metricqueries"} {
+		for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection", "get", "list", "watch"} {
+			f("tenant-edit", verb, resource, "page-b", true)
+			f("tenant-edit", verb, resource, "page-a", false)
+			f("tenant-view", verb, resource, "page-b", verb == "get" || verb == "list" || verb == "watch")
+		}
+	}
+	f("tenant-edit", "update", "gpuautoscalers/status", "page-b", false) // what the controller says
+	f("tenant-edit", "create", "gpuexporters", "", false)                // agents are the operator's
 }
