@@ -61,6 +61,7 @@ func main() {
 	flag.StringVar(&c.folder, "folder", c.folder, "where rows are kept")
 	flag.StringVar(&c.program, "program", c.program, "the command")
 	flag.StringVar(&c.page, "page", c.page, "the page to write")
+	flag.StringVar(&c.calibrations, "calibrations", c.calibrations, "the folder of the calibrations")
 	flag.IntVar(&c.seconds, "seconds", 5, "length of a level")
 	flag.StringVar(&c.only, "only", "", "rows to measure, separated by commas (default: all)")
 	flag.StringVar(&c.arguments, "arguments", "--gpu 0", "further arguments of gpupilot load gpu")
@@ -111,13 +112,12 @@ func (c Config) keepCalibration() error {
 	if err != nil {
 		return nil //nolint:nilerr // this row was not measured
 	}
-	dir := c.calibrations
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(c.calibrations, 0o755); err != nil {
 		return err
 	}
 	for _, t := range tables {
 		name := strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(t.Model), "-"), "-")
-		if err := calibration.Write(filepath.Join(dir, name+".json"), []calibration.Table{t}); err != nil {
+		if err := calibration.Write(filepath.Join(c.calibrations, name+".json"), []calibration.Table{t}); err != nil {
 			return err
 		}
 	}

@@ -303,7 +303,7 @@ func TestHardware(t *testing.T) {
 	env = append(env, "PATH="+dir+":"+os.Getenv("PATH"))
 	measure := func(only string) (log, page string) {
 		cmd := exec.CommandContext(t.Context(), "go", "run", "./test/hardware", "-folder", filepath.Join(dir, "rows"), "-page", filepath.Join(dir, "page.md"),
-			"-program", built(t, "gpupilot"), "-seconds", "2", "-only", only, "-arguments", strings.Join(flags, " "))
+			"-calibrations", filepath.Join(dir, "calibration"), "-program", built(t, "gpupilot"), "-seconds", "2", "-only", only, "-arguments", strings.Join(flags, " "))
 		cmd.Dir, cmd.Env = "../../..", append(os.Environ(), env...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
