@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
 	"github.com/grafana/grafana-foundation-sdk/go/common"
@@ -18,7 +19,33 @@ type board struct {
 	title       string
 	description string
 	variables   []variable
+	marks       []mark
 	rows        []row
+}
+
+// mark is what is marked in the panels over time: Grafana calls it an annotation.
+type mark struct {
+	name, expr, title, text, color string
+	exact                          bool // the values are the times, in milliseconds
+}
+
+// changes marks each GPUAutoscaler's last change of replicas, as long as it is the last one, and overrides.
+func changes(matchers string) []mark {
+	return []mark{
+		{"Replicas changed", most(perWorkload+", direction, rule", "gpupilot_autoscaler_last_scale_timestamp_seconds"+matchers) + " * 1000", "{{namespace}}/{{name}} {{direction}}", "{{rule}}", "blue", true},
+		{"Override", most(perWorkload, strings.Replace("gpupilot_autoscaler_condition"+matchers, "}", `,type="Overridden"}`, 1)) + " == 1", "{{namespace}}/{{name}}", "an override holds its replicas", "purple", false},
+	}
+}
+
+// list is the marks as Grafana has them. Its types lack what only Prometheus's annotations have.
+func list(marks []mark) (out []map[string]any) {
+	for _, m := range marks {
+		out = append(out, map[string]any{
+			"name": m.name, "expr": m.expr, "titleFormat": m.title, "textFormat": m.text, "iconColor": m.color, "useValueForTime": m.exact,
+			"datasource": prometheusSource(), "enable": true, "step": "30s",
+		})
+	}
+	return out
 }
 
 type row struct {
@@ -102,6 +129,7 @@ func (b *board) export() ([]byte, error) {
 		}
 	}
 	fields["__requires"] = requires
+	fields["annotations"] = map[string]any{"list": list(b.marks)}
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false) // queries have > and &

@@ -2,7 +2,11 @@
 
 package main
 
-import "github.com/gpupilot/gpupilot/internal/gpu"
+import (
+	"strings"
+
+	"github.com/gpupilot/gpupilot/internal/gpu"
+)
 
 // Grafana's units.
 const (
@@ -15,7 +19,9 @@ const (
 	seconds = "s"
 	count   = "short"
 	joules  = "joule"
-	perSec  = "cps"
+	perSec  = "cps" // of events
+	reqPS   = "reqps"
+	tokenPS = "suffix: tokens/s"
 	time_   = "dateTimeAsIso"
 )
 
@@ -40,16 +46,17 @@ func fleet() board {
 		name: "fleet", title: "GPUPilot / Fleet",
 		description: "GPUs by model and node pool, who holds them, what they do, and their problems. For gpupilot-agent and dcgm-exporter.",
 		variables:   []variable{datasource(), clusters(), jobs()},
+		marks:       changes(`{cluster=~"$cluster"}`),
 		rows: []row{
 			{title: "Now", panels: []panel{
 				{kind: single, title: "GPUs", queries: []query{{expr: "count(" + every + ")"}}},
 				{kind: single, title: "Allocated", about: "GPUs that a pod holds.", queries: []query{{expr: "count(" + held + ") or vector(0)"}}},
 				{kind: single, title: "Utilisation", about: "Mean share of time in which a kernel runs, over all GPUs.", unit: share, queries: []query{{expr: "avg(" + util + ")"}}},
-				{kind: single, title: "Memory used", unit: share, queries: []query{{expr: "sum(" + used + ")\n/\n(sum(" + used + ") + sum(" + free + "))"}}},
+				{kind: single, title: "Memory used", unit: share, levels: fullMemory, queries: []query{{expr: "sum(" + used + ")\n/\n(sum(" + used + ") + sum(" + free + "))"}}},
 				{kind: single, title: "Power", unit: watts, queries: []query{{expr: "sum(" + power + ")"}}},
 				{
-					kind: single, title: "Alerts", about: "Firing alerts on GPUs, of the rules that come with GPUPilot.",
-					queries: []query{{expr: `count(ALERTS{alertname=~"GPU.+",alertstate="firing"}) or vector(0)`}},
+					kind: single, title: "Alerts", about: "Firing alerts on GPUs and their exporters, of the rules that come with GPUPilot.", levels: none, link: toRunbooks,
+					queries: []query{{expr: `count(ALERTS{cluster=~"$cluster",alertstate="firing",alertname=~"` + strings.Join(gpuAlerts(), "|") + `"}) or vector(0)`}},
 				},
 			}},
 			fleetByModel(every, held, util, power),
@@ -72,7 +79,7 @@ func fleetByModel(every, held, util, power string) row {
 				{expr: by("avg", "modelName", util)},
 				{expr: by("sum", "modelName", power)},
 			},
-			columns: []column{{"modelName", "Model", ""}, {"Value #A", "GPUs", ""}, {"Value #B", "Allocated", ""}, {"Value #C", "Utilisation", share}, {"Value #D", "Power", watts}},
+			columns: []column{{from: "modelName", to: "Model"}, {from: "Value #A", to: "GPUs"}, {from: "Value #B", to: "Allocated"}, {from: "Value #C", to: "Utilisation", unit: share}, {from: "Value #D", to: "Power", unit: watts}},
 		},
 		{
 			kind: rows, title: "By node pool", about: "Pools as gpupilot-controller reads them from the nodes' labels; without it this panel is empty.",
@@ -82,7 +89,7 @@ func fleetByModel(every, held, util, power string) row {
 				{expr: by("avg", "pool", pool(util))},
 				{expr: by("sum", "pool", pool(power))},
 			},
-			columns: []column{{"pool", "Node pool", ""}, {"Value #A", "GPUs", ""}, {"Value #B", "Allocated", ""}, {"Value #C", "Utilisation", share}, {"Value #D", "Power", watts}},
+			columns: []column{{from: "pool", to: "Node pool"}, {from: "Value #A", to: "GPUs"}, {from: "Value #B", to: "Allocated"}, {from: "Value #C", to: "Utilisation", unit: share}, {from: "Value #D", to: "Power", unit: watts}},
 		},
 	}}
 }
@@ -96,10 +103,30 @@ func fleetOverTime(every, held, util, power, used string) row {
 		{title: "Utilisation by model", unit: share, full: true, queries: []query{{by("avg", "modelName", util), "{{modelName}}"}}},
 		{kind: areas, title: "Power by model", unit: watts, queries: []query{{by("sum", "modelName", power), "{{modelName}}"}}},
 		{kind: areas, title: "Memory used by model", unit: bytes_, queries: []query{{by("sum", "modelName", used), "{{modelName}}"}}},
-		{title: "Nodes with the highest utilisation", unit: share, full: true, queries: []query{
+		{title: "Nodes with the highest utilisation", unit: share, full: true, link: toNode, queries: []query{
 			{"topk(10, " + by("avg", perNode, util) + ")", nodeName},
 		}},
 	}}
+}
+
+// Links of the columns of tables.
+var (
+	nodeOf     = link{"GPUs of the node", "/d/gpupilot-node?var-node=${__value.raw}" + inTime}
+	xidCatalog = link{"What to do", runbooks + "gpu.md#an-xid-error"}
+)
+
+// gpuAlerts are the names of the alerts on GPUs and their exporters.
+func gpuAlerts() (names []string) {
+	for _, f := range ruleFiles() {
+		for _, g := range f.groups {
+			for _, a := range g.alerts {
+				if f.name != "autoscaler" {
+					names = append(names, a.name)
+				}
+			}
+		}
+	}
+	return names
 }
 
 func fleetProblems() row {
@@ -109,19 +136,19 @@ func fleetProblems() row {
 		{
 			kind: rows, title: "GPUs with an XID error", about: "The last XID error of each GPU. The value stays until another one comes or the exporter restarts.",
 			queries: []query{{expr: by("max", "node, gpu, xid", withNode(xids))}},
-			columns: []column{{"node", "Node", ""}, {"gpu", "GPU", ""}, {"xid", "XID", ""}},
+			columns: []column{{from: "node", to: "Node", link: nodeOf}, {from: "gpu", to: "GPU"}, {from: "xid", to: "XID", link: xidCatalog}},
 		},
 		{
 			kind: rows, title: "Allocated GPUs by utilisation, lowest first", about: "Mean of the last hour.",
 			queries: []query{{expr: "bottomk(20, " + by("max", "node, gpu", withNode(by("max", perGPU, idle))) + ")"}},
-			columns: []column{{"node", "Node", ""}, {"gpu", "GPU", ""}, {"Value", "Utilisation", share}},
+			columns: []column{{from: "node", to: "Node", link: nodeOf}, {from: "gpu", to: "GPU"}, {from: "Value", to: "Utilisation", unit: share, levels: levels{{0, bad}, {idleShare, fine}}}},
 		},
 		{
-			title: "Throttled GPUs", about: "Share of time for which GPUs were held back, by reason, over all GPUs. Of gpupilot-agent: power and thermal, and the other reasons with --enable-exporter-metrics.", unit: share,
+			title: "Throttled GPUs", about: "Share of time for which GPUs were held back, by reason, over all GPUs. Of gpupilot-agent: power and thermal, and the other reasons with --enable-exporter-metrics.", unit: share, levels: throttled,
 			queries: []query{{by("avg", "reason", "rate(gpupilot_gpu_throttle_seconds_total{"+scoped+"}[$__rate_interval])"), "{{reason}}"}},
 		},
 		{
-			title: "Exporters that do not answer", about: "Targets of the chosen jobs.", unit: count,
+			title: "Exporters that do not answer", about: "Targets of the chosen jobs.", unit: count, levels: none, link: toRunbooks,
 			queries: []query{{`sum by (job) (up{cluster=~"$cluster",job=~"$job"} == bool 0) * on (job) group_left () ` + by("group", "job", anyGPU.query(scoped, nil)), "{{job}}"}},
 		},
 	}}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -60,6 +61,7 @@ func TestDashboardsAreGrafanas(t *testing.T) {
 		}
 		delete(fields, "__inputs")
 		delete(fields, "__requires")
+		fields["annotations"] = json.RawMessage("{}") // Grafana's types lack what Prometheus's annotations have
 		rest, err := json.Marshal(fields)
 		if err != nil {
 			t.Fatal(err)
@@ -69,6 +71,66 @@ func TestDashboardsAreGrafanas(t *testing.T) {
 			t.Errorf("%s: %v", b.name, err)
 		}
 		checkPanels(t, b.name, &d)
+	}
+}
+
+// What has a good and a bad end shows it by a colour, and links lead to dashboards, variables and pages that exist.
+func TestLevelsAndLinks(t *testing.T) {
+	judged := regexp.MustCompile(`(?i)temperature|memory used, share|^memory used$|xid error|remap|budget|burn|^age of|alerts|throttled (by|gpus)|not answer`)
+	variables := map[string]string{}
+	for _, b := range dashboards() {
+		content, err := b.export()
+		if err != nil {
+			t.Fatal(err)
+		}
+		variables[b.name] = string(content)
+	}
+	addresses := regexp.MustCompile(`^/d/gpupilot-(\w+)\?((?:&?var-\w+=[^&]+)*)&`)
+	found := 0
+	follow := func(where string, l link) {
+		if l.url == "" {
+			return
+		}
+		found++
+		if page, ok := strings.CutPrefix(l.url, documentation); ok {
+			file, anchor, _ := strings.Cut(page, "#")
+			text, err := os.ReadFile(filepath.Join(root, "docs", file))
+			if err != nil || anchor != "" && !strings.Contains(strings.ToLower(string(text)), "\n## "+strings.ReplaceAll(anchor, "-", " ")) {
+				t.Errorf("%s: %s leads nowhere (%v)", where, l.url, err)
+			}
+			return
+		}
+		m := addresses.FindStringSubmatch(l.url)
+		if m == nil || variables[m[1]] == "" {
+			t.Errorf("%s: %s is no dashboard", where, l.url)
+			return
+		}
+		for _, v := range strings.Split(m[2], "&") {
+			name, _, _ := strings.Cut(strings.TrimPrefix(v, "var-"), "=")
+			if !strings.Contains(variables[m[1]], `"name": "`+name+`"`) {
+				t.Errorf("%s: the dashboard %s has no variable %s", where, m[1], name)
+			}
+		}
+	}
+	for _, b := range dashboards() {
+		if len(b.marks) < 2 {
+			t.Errorf("%s does not mark changes and overrides", b.name)
+		}
+		for _, r := range b.rows {
+			for _, p := range r.panels {
+				where := b.name + ": " + p.title
+				if judged.MatchString(p.title) && p.kind != rows && len(p.levels) == 0 && p.unit != bytes_ {
+					t.Errorf("%s has no levels", where)
+				}
+				follow(where, p.link)
+				for _, c := range p.columns {
+					follow(where, c.link)
+				}
+			}
+		}
+	}
+	if found < 8 {
+		t.Errorf("%d links", found)
 	}
 }
 

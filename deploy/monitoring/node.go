@@ -17,6 +17,7 @@ func node() board {
 		name: "node", title: "GPUPilot / Node and GPU",
 		description: "Temperature, power, clocks, utilisation, memory, throttling, errors and links of single GPUs. For gpupilot-agent and dcgm-exporter, with the metric names of each release.",
 		variables:   []variable{datasource(), clusters(), jobs(), nodes(), gpus()},
+		marks:       changes(`{cluster=~"$cluster"}`),
 		rows:        []row{nodeNow(), nodeHeat(), nodeWork(), nodeMemory(), nodeThrottling(), nodeErrors(), nodeLinks()},
 	}
 }
@@ -41,15 +42,30 @@ func rising(title string, id gpu.FieldID, unit string, more ...func(*panel)) pan
 
 func toOne(p *panel) { p.full = true }
 
+func in(l levels) func(*panel) { return func(p *panel) { p.levels = l } }
+
+// Levels of a GPU. Its own limits are its model's: an H100 slows down from some 87 °C on, its memory from some 95 °C. An
+// inference server keeps 90 % of the memory for itself, so that only more than that is noticed.
+var (
+	hot        = upTo(80, 87)
+	hotMemory  = upTo(88, 95)
+	fullMemory = upTo(0.95, 0.99)
+	throttled  = upTo(throttledShare, 0.5) // from where alerts fire
+)
+
 func about(text string) func(*panel) { return func(p *panel) { p.about = text } }
 
 func nodeNow() row {
-	one := func(title, aggregation string, id gpu.FieldID, unit string) panel {
-		return panel{kind: single, title: title, unit: unit, queries: []query{{expr: aggregation + "(" + by("max", perPart, fieldOf(id).query(onGPUs, nil)) + ")"}}}
+	one := func(title, aggregation string, id gpu.FieldID, unit string, more ...func(*panel)) panel {
+		p := panel{kind: single, title: title, unit: unit, queries: []query{{expr: aggregation + "(" + by("max", perPart, fieldOf(id).query(onGPUs, nil)) + ")"}}}
+		for _, f := range more {
+			f(&p)
+		}
+		return p
 	}
 	return row{title: "Now", panels: []panel{
 		{kind: single, title: "GPUs", queries: []query{{expr: "count(" + by("max", perGPU, anyGPU.query(onGPUs, nil)) + ")"}}},
-		one("Temperature, highest", "max", gpu.GPUTemp, celsius),
+		one("Temperature, highest", "max", gpu.GPUTemp, celsius, in(hot)),
 		{kind: single, title: "Power", unit: watts, queries: []query{{expr: "sum(" + by("max", perGPU, fieldOf(gpu.PowerUsage).query(onGPUs, nil)) + ")"}}},
 		one("Utilisation", "avg", gpu.GPUUtil, share),
 		one("Memory used", "sum", gpu.FBUsed, bytes_),
@@ -59,8 +75,8 @@ func nodeNow() row {
 
 func nodeHeat() row {
 	return row{title: "Temperature, power and clocks", panels: []panel{
-		over("GPU temperature", gpu.GPUTemp, celsius),
-		over("Memory temperature", gpu.MemoryTemp, celsius),
+		over("GPU temperature", gpu.GPUTemp, celsius, in(hot)),
+		over("Memory temperature", gpu.MemoryTemp, celsius, in(hotMemory)),
 		over("GPU power usage", gpu.PowerUsage, watts),
 		rising("Power from the energy counter", gpu.TotalEnergy, watts, about("Mean power between two scrapes. It includes peaks that the sampled power misses.")),
 		over("GPU SM clocks", gpu.SMClock, hertz),
@@ -85,7 +101,7 @@ func nodeMemory() row {
 	used, free := fieldOf(gpu.FBUsed).query(onGPUs, nil), fieldOf(gpu.FBFree).query(onGPUs, nil)
 	return row{title: "Memory", panels: []panel{
 		over("Framebuffer memory used", gpu.FBUsed, bytes_),
-		{title: "Framebuffer memory used, share", unit: share, full: true, queries: []query{{
+		{title: "Framebuffer memory used, share", unit: share, full: true, levels: fullMemory, queries: []query{{
 			by("max", perPart, used) + "\n/\n(\n" + indent(by("max", perPart, used)+"\n+\n"+by("max", perPart, free)) + "\n)", gpuName,
 		}}},
 		over("Memory copy utilisation", gpu.MemCopyUtil, share, toOne, about("Share of time in which memory was read or written.")),
@@ -101,8 +117,8 @@ func nodeThrottling() row {
 			queries: []query{{by("max", perGPU+", reason", own(`rate(gpupilot_gpu_throttle_seconds_total{`+scoped+`}[$__rate_interval])`, `hostname=~"$node",gpu=~"$gpu"`)), nodeName + " GPU {{gpu}} {{reason}}"}},
 		},
 		{title: "Clock events", about: "Collections of the last five minutes in which a reason held the clocks down." + optional, unit: count, queries: []query{{events, nodeName + " GPU {{gpu}} {{clock_event}}"}}},
-		rising("Throttled by power", gpu.PowerViolation, share, toOne, about("Share of time below the wanted clocks because of the power limit."+optional)),
-		rising("Throttled by temperature", gpu.ThermalViolation, share, toOne, about("Share of time below the wanted clocks because of heat."+optional)),
+		rising("Throttled by power", gpu.PowerViolation, share, toOne, in(throttled), about("Share of time below the wanted clocks because of the power limit."+optional)),
+		rising("Throttled by temperature", gpu.ThermalViolation, share, toOne, in(throttled), about("Share of time below the wanted clocks because of heat."+optional)),
 	}}
 }
 
@@ -110,9 +126,9 @@ func nodeErrors() row {
 	xid := relabel(fieldOf(gpu.XIDErrors).query(onGPUs, nil), "xid", "err_code")
 	counts := "gpupilot_xid_errors_total{" + scoped + "}"
 	return row{title: "Errors", panels: []panel{
-		{kind: states, title: "Last XID error", about: "0: none. The value stays until another error comes or the exporter restarts.", queries: []query{{by("max", perGPU, xid), gpuName}}},
+		{kind: states, title: "Last XID error", levels: none, link: xidCatalog, about: "0: none. The value stays until another error comes or the exporter restarts.", queries: []query{{by("max", perGPU, xid), gpuName}}},
 		{
-			title: "XID errors", about: "In the time range of a step, by code. Of gpupilot-agent, with every collectors file.", unit: count,
+			title: "XID errors", levels: none, link: xidCatalog, about: "In the time range of a step, by code. Of gpupilot-agent, with every collectors file.", unit: count,
 			// A code has no series before its first error, which increase() therefore misses.
 			queries: []query{{by("max", perXID, own("("+counts+" unless last_over_time("+counts+"[1h] offset $__rate_interval)\nor increase("+counts+"[$__rate_interval]))", `hostname=~"$node",gpu=~"$gpu"`)), nodeName + " GPU {{gpu}} XID {{xid}}"}},
 		},
@@ -123,24 +139,24 @@ func nodeErrors() row {
 			},
 		},
 		{
-			title: "Remapped rows", unit: count, queries: []query{
+			title: "Remapped rows", unit: count, levels: some, queries: []query{
 				{by("max", perGPU, fieldOf(gpu.CorrRemappedRows).query(onGPUs, nil)), gpuName + " corrected"},
 				{by("max", perGPU, fieldOf(gpu.UncorrRemappedRows).query(onGPUs, nil)), gpuName + " uncorrected"},
 			},
 		},
 		{
-			kind: states, title: "Row remapping failed", about: "1: a row could not be remapped, and the GPU has to be replaced.",
+			kind: states, title: "Row remapping failed", levels: none, about: "1: a row could not be remapped, and the GPU has to be replaced.",
 			queries: []query{{by("max", perGPU, fieldOf(gpu.RowRemapFailure).query(onGPUs, nil)), gpuName}},
 		},
 		{
-			kind: states, title: "Row remapping or page retirement pending", about: "1 or more: a reset of the GPU completes it." + optional,
+			kind: states, title: "Row remapping or page retirement pending", levels: some, about: "1 or more: a reset of the GPU completes it." + optional,
 			queries: []query{
 				{by("max", perGPU, fieldOf(gpu.RowRemapPending).query(onGPUs, nil)), gpuName + " rows"},
 				{by("max", perGPU, fieldOf(gpu.RetiredPending).query(onGPUs, nil)), gpuName + " pages"},
 			},
 		},
 		{
-			title: "Age of the newest values", about: "Of gpupilot-agent: a GPU that cannot be read gets older.", unit: seconds,
+			title: "Age of the newest values", about: "Of gpupilot-agent: a GPU that cannot be read gets older.", unit: seconds, levels: upTo(10, staleSeconds),
 			queries: []query{{by("max", perGPU, own(`(time() - gpupilot_device_last_success_timestamp_seconds{`+scoped+`})`, `hostname=~"$node",gpu=~"$gpu"`)), gpuName}},
 		},
 	}}
@@ -160,7 +176,7 @@ func nodeLinks() row {
 			},
 		},
 		{
-			title: "NVLinks down", about: "Links that were up since the agent started and are not now. Of gpupilot-agent with NVML.", unit: count,
+			title: "NVLinks down", about: "Links that were up since the agent started and are not now. Of gpupilot-agent with NVML.", unit: count, levels: none,
 			queries: []query{{by("max", perGPU, own(`gpupilot_nvlinks_down{`+scoped+`}`, `hostname=~"$node",gpu=~"$gpu"`)), gpuName}},
 		},
 	}}

@@ -54,8 +54,11 @@ func ruleFiles() []ruleFile {
 // exporterAlerts are those of a GPUExporter's PrometheusRule: of agents, and of GPUs that cannot be read.
 func exporterAlerts() []alert { return append(agentAlerts(), lostAlerts()...) }
 
-// runbooks is where the pages of alerts are read.
-const runbooks = "https://github.com/gpupilot/gpupilot/blob/main/docs/runbooks/"
+// documentation is where the pages are read, and runbooks where those of alerts are.
+const (
+	documentation = "https://github.com/gpupilot/gpupilot/blob/main/docs/"
+	runbooks      = documentation + "runbooks/"
+)
 
 // The form of a file: yaml keeps the order of fields.
 type (

@@ -101,7 +101,7 @@ func errorAlerts() []alert {
 		},
 		{
 			name: "GPUXIDWarning", expr: xidWithin("1h", 3600, "=~", impaired), severity: warning, runbook: "gpu.md#an-xid-error", summary: text,
-			description: onGPU + " reported XID {{ $labels.xid }} in the last hour. It works, with a system that is impaired.",
+			description: onGPU + " reported XID {{ $labels.xid }} in the last hour. The GPU still works, but part of it is impaired.",
 		},
 		{
 			name: "GPUXIDInfo", expr: xidWithin("15m", 900, "!~", other), severity: info, runbook: "gpu.md#an-xid-error", summary: text,
@@ -145,15 +145,19 @@ func held(reason string, id gpu.FieldID) string {
 	return deviceAlert(own(`rate(gpupilot_gpu_throttle_seconds_total{reason="`+reason+`"}[10m])`, ""), fieldOf(id).query("", rate("10m")))
 }
 
+const (
+	idleShare      = 0.01 // of the time, below which a GPU is idle
+	throttledShare = 0.1  // of the time, above which heat holds a GPU back
+)
+
 func useAlerts() []alert {
-	const idle = "0.01"
 	quarter := func(s string) string { return "max_over_time(" + s + "[15m])" }
 	used := fieldOf(gpu.GPUUtil).allocated("", quarter) + "\nor\n" + fieldOf(gpu.GREngineActive).allocated("", quarter)
 	pods := relabel(relabel(relabel(withNode(used), "pod", "exported_pod"), "namespace", "exported_namespace"), "pod", "pod_name")
 	return []alert{
 		{
 			name: "GPUThermalThrottling", hold: "5m", severity: warning, runbook: "gpu.md#a-gpu-is-throttled",
-			expr:        held("thermal", gpu.ThermalViolation) + " > 0.1",
+			expr:        held("thermal", gpu.ThermalViolation) + " > " + number(throttledShare),
 			summary:     onGPU + " is too hot",
 			description: onGPU + " was slowed down by its temperature for {{ $value | humanizePercentage }} of the last 10 minutes.",
 		},
@@ -165,9 +169,9 @@ func useAlerts() []alert {
 		},
 		{
 			name: "GPUAllocatedIdle", hold: "1h", severity: info, runbook: "gpu.md#idle-gpus",
-			expr:        by("max", byGPU+", GPU_I_ID, namespace, pod", pods) + " < " + idle,
+			expr:        by("max", byGPU+", GPU_I_ID, namespace, pod", pods) + " < " + number(idleShare),
 			summary:     "Pod {{ $labels.namespace }}/{{ $labels.pod }} holds an idle GPU",
-			description: onGPU + " has been below 1 % utilisation for more than an hour, and pod {{ $labels.namespace }}/{{ $labels.pod }} holds it (highest value of the last 15 minutes: {{ $value | humanizePercentage }}).",
+			description: onGPU + " has been idle for more than an hour, and pod {{ $labels.namespace }}/{{ $labels.pod }} holds it. Its highest utilisation of the last 15 minutes is {{ $value | humanizePercentage }}.",
 		},
 	}
 }

@@ -2,6 +2,9 @@
 
 package main
 
+// staleSeconds is the age from which on values of GPUs are old.
+const staleSeconds = 30
+
 func agentAlerts() []alert {
 	return []alert{
 		{
@@ -12,7 +15,7 @@ func agentAlerts() []alert {
 		},
 		{
 			name: "GPUPilotAgentStale", hold: "1m", severity: warning, runbook: "gpu.md#an-exporter-does-not-work",
-			expr:        "time() - gpupilot_collection_timestamp_seconds > 30\nand\ntime() - gpupilot_collection_timestamp_seconds > 10 * gpupilot_collection_interval_seconds",
+			expr:        "time() - gpupilot_collection_timestamp_seconds > " + number(staleSeconds) + "\nand\ntime() - gpupilot_collection_timestamp_seconds > 10 * gpupilot_collection_interval_seconds",
 			summary:     "The agent at {{ $labels.instance }} shows old values",
 			description: "The last collection of the agent at {{ $labels.instance }} began {{ $value | humanizeDuration }} ago.",
 		},

@@ -23,7 +23,8 @@ func workload() board {
 			choice("namespace", "Namespace", `label_values(gpupilot_autoscaler_condition{cluster=~"$cluster"}, namespace)`, ""),
 			choice("name", "GPUAutoscaler", `label_values(gpupilot_autoscaler_condition{cluster=~"$cluster",namespace=~"$namespace"}, name)`, ""),
 		},
-		rows: []row{workloadNow(), workloadSignals(), workloadObjectives(), workloadReasons(), workloadGPUs(), controller()},
+		marks: changes(chosen),
+		rows:  []row{workloadNow(), workloadSignals(), workloadObjectives(), workloadReasons(), workloadGPUs(), controller()},
 	}
 }
 
@@ -55,14 +56,14 @@ func workloadSignals() row {
 		{title: "Signals and their targets", about: "Per serving replica or per workload, in the signal's own unit.", unit: count, queries: []query{
 			{value, workloadName + " {{signal}} {{unit}} per {{per}}"}, {target, workloadName + " {{signal}} target per {{per}}"},
 		}},
-		{title: "Signals as a share of their targets", about: "Above 1, more replicas are needed.", unit: share, queries: []query{
+		{title: "Signals as a share of their targets", about: "Above 1, more replicas are needed.", unit: share, levels: some, queries: []query{
 			{value + "\n/\n" + target, workloadName + " {{signal}}"},
 		}},
 		{title: "Replicas that each signal asks for", about: "Before tolerance, limits and the budget. The signal that asks for the most decides.", unit: count, queries: []query{
 			{most(perWorkload+", signal", "gpupilot_autoscaler_signal_demand_replicas"+chosen), workloadName + " {{signal}}"},
 			{most(perWorkload, replicasIn("desired")), workloadName + " desired"},
 		}},
-		{title: "Age of the signals' values", unit: seconds, queries: []query{
+		{title: "Age of the signals' values", unit: seconds, levels: upTo(15, 60), queries: []query{
 			{most(perWorkload+", signal", "gpupilot_autoscaler_signal_age_seconds"+chosen), workloadName + " {{signal}}"},
 		}},
 	}}
@@ -76,17 +77,23 @@ func workloadObjectives() row {
 		{title: "Attained", about: "Share of the requests within the limits, over the time of the objective: at least, and at most where the histograms leave a range.", unit: share, full: true, queries: []query{
 			{slo(", bound", "attained_ratio"), objective + " {{bound}}"}, {slo("", "objective_ratio"), objective + " objective"},
 		}},
-		{title: "Error budget left", about: "Share of the allowed misses. Below 0, the objective is missed.", unit: share, queries: []query{{slo(", bound", "error_budget_left_ratio"), objective + " {{bound}}"}}},
-		{title: "Burn rate", about: "At 1, the error budget lasts for the time of the objective. Alerts: 14.4 in 1h and 5m, 6 in 6h and 30m, 1 in 3d and 6h.", unit: count, queries: []query{{slo(", window", "burn_rate"), objective + " {{window}}"}}},
+		{title: "Error budget left", about: "Share of the allowed misses. Below 0, the objective is missed.", unit: share, levels: levels{{0, worst}, {0, bad}, {0.25, fine}}, queries: []query{{slo(", bound", "error_budget_left_ratio"), objective + " {{bound}}"}}},
+		{title: "Burn rate", about: "At 1, the error budget lasts for the time of the objective. Alerts: 14.4 in 1h and 5m, 6 in 6h and 30m, 1 in 3d and 6h.", unit: count, levels: levels{{0, fine}, {1, noticed}, {6, bad}, {14.4, worst}}, queries: []query{{slo(", window", "burn_rate"), objective + " {{window}}"}}},
 		{kind: areas, title: "Misses by cause", about: "Share of the requests of the last day that missed a limit.", unit: share, queries: []query{{slo(", cause", "missed_ratio"), objective + " {{cause}}"}}},
-		{title: "Mean replicas of the plan", about: "By the recorded load: of the objective, with twice (looser) and half (stricter) of its misses, and of the cheapest plan that keeps it where this one does not.", unit: count, queries: []query{
+		{title: "Mean replicas of the plan", about: "Replicas that your recorded load needs on average: for your objective, for twice as many misses (looser), for half as many (stricter), and at least, where the plan does not keep the objective (needed).", unit: count, queries: []query{
 			{slo(", objective", "plan_replicas"), objective + " {{objective}}"}, {slo("", "needed_replicas"), objective + " needed"},
 		}},
-		{title: "Tokens", about: "That all serving replicas are asked for.", unit: perSec, queries: []query{
+		{title: "Tokens", about: "That all serving replicas are asked for.", unit: tokenPS, queries: []query{
 			{most(perObjective+", type", "gpupilot_autoscaler_signal_tokens_per_second"+chosen), objective + " {{type}}"},
 		}},
 	}}
 }
+
+// Links of the last changes.
+var (
+	workloadOf = link{"This GPUAutoscaler", "/d/gpupilot-workload?var-namespace=${__data.fields.Namespace}&var-name=${__value.raw}" + inTime}
+	explained  = link{"What the rule does", documentation + "explain.md"}
+)
 
 func workloadReasons() row {
 	return row{title: "Why", panels: []panel{
@@ -98,7 +105,7 @@ func workloadReasons() row {
 		}},
 		{kind: rows, title: "Last change of the replicas", about: "Since the controller started.", queries: []query{
 			{expr: most(perWorkload+", direction, rule", "gpupilot_autoscaler_last_scale_timestamp_seconds"+chosen) + " * 1000"},
-		}, columns: []column{{"namespace", "Namespace", ""}, {"name", "GPUAutoscaler", ""}, {"direction", "Direction", ""}, {"rule", "Rule", ""}, {"Value", "Time", time_}}},
+		}, columns: []column{{from: "namespace", to: "Namespace"}, {from: "name", to: "GPUAutoscaler", link: workloadOf}, {from: "direction", to: "Direction"}, {from: "rule", to: "Rule", link: explained}, {from: "Value", to: "Time", unit: time_}}},
 		{title: "Changes of the replicas in an hour", unit: count, queries: []query{
 			{"sum by (" + perWorkload + ", direction) (increase(gpupilot_autoscaler_scales_total" + chosen + "[1h]))", workloadName + " {{direction}}"},
 		}},
@@ -128,16 +135,16 @@ func controller() row {
 		return "histogram_quantile(" + q + ", sum by (le) (rate(" + metric + "_bucket" + in + "[1h])))" // scales are rare
 	}
 	return row{title: "Controller", panels: []panel{
-		{kind: states, title: "Leader", about: "1: this replica writes.", queries: []query{{"max by (instance) (gpupilot_leader" + in + ")", "{{instance}}"}}},
-		{title: "From a sample to its scale", about: "From when the newest sample was measured until the API server accepted the scale that follows from it, in the last hour.", unit: seconds, queries: []query{
+		{kind: states, title: "Leader", levels: levels{{0, "text"}, {1, fine}}, about: "1: this replica writes.", queries: []query{{"max by (instance) (gpupilot_leader" + in + ")", "{{instance}}"}}},
+		{title: "From a sample to its scale", about: "From when the newest sample was measured until the API server accepted the scale that follows from it, in the last hour.", unit: seconds, levels: upTo(1, 5), queries: []query{
 			{quantile("0.5", "gpupilot_reaction_seconds"), "p50"}, {quantile("0.99", "gpupilot_reaction_seconds"), "p99"},
 		}},
-		{title: "Writes of a scale", unit: perSec, queries: []query{{"sum by (result) (rate(gpupilot_scale_requests_total" + in + "[$__rate_interval]))", "{{result}}"}}},
-		{title: "Scrapes", unit: perSec, queries: []query{
+		{title: "Writes of a scale", unit: reqPS, queries: []query{{"sum by (result) (rate(gpupilot_scale_requests_total" + in + "[$__rate_interval]))", "{{result}}"}}},
+		{title: "Scrapes", unit: reqPS, queries: []query{
 			{"sum(rate(gpupilot_scrapes_total" + in + "[$__rate_interval]))", "all"},
 			{"sum by (reason) (rate(gpupilot_scrape_failures_total" + in + "[$__rate_interval]))", "failed: {{reason}}"},
 		}},
-		{title: "PromQL queries of signals", unit: perSec, queries: []query{{"sum by (result, reason) (rate(gpupilot_queries_total" + in + "[$__rate_interval]))", "{{result}} {{reason}}"}}},
+		{title: "PromQL queries of signals", unit: reqPS, queries: []query{{"sum by (result, reason) (rate(gpupilot_queries_total" + in + "[$__rate_interval]))", "{{result}} {{reason}}"}}},
 		{title: "Memory of the window", unit: bytes_, queries: []query{
 			{"max by (instance) (gpupilot_window_memory_bytes" + in + ")", "{{instance}}"}, {"max(gpupilot_window_memory_limit_bytes" + in + ")", "limit"},
 		}},

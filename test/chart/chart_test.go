@@ -257,6 +257,51 @@ func TestPresence(t *testing.T) {
 	f("certManager: {enabled: true, issuerRef: {name: corp}}", "Issuer/gpupilot-controller", false)
 }
 
+// An alert's threshold is the number at its expression's end.
+func TestThresholds(t *testing.T) {
+	expr := func(vals, name string) (out string) {
+		for _, o := range mustRender(t, vals) {
+			if o.GetKind() != "PrometheusRule" {
+				continue
+			}
+			text, err := sigsyaml.Marshal(o.Object["spec"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			var spec struct {
+				Groups []struct {
+					Rules []struct{ Alert, Expr string }
+				}
+			}
+			if err := sigsyaml.Unmarshal(text, &spec); err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range spec.Groups {
+				for _, r := range g.Rules {
+					if r.Alert == name {
+						out += r.Expr
+					}
+				}
+			}
+		}
+		return out
+	}
+	f := func(name, was, threshold, want string) {
+		t.Helper()
+		before, after := expr("prometheusRule: {enabled: true}", name), expr("prometheusRule: {enabled: true, thresholds: {"+name+": "+threshold+"}}", name)
+		if !strings.HasSuffix(before, was) || after != strings.ReplaceAll(before, was, want) {
+			t.Errorf("%s with %s is\n%s\nbefore\n%s", name, threshold, after, before)
+		}
+	}
+	f("GPUThermalThrottling", " > 0.1", "0.25", " > 0.25")
+	f("GPUAllocatedIdle", " < 0.01", "0.05", " < 0.05")
+	f("GPUAutoscalerFlapping", " >= 3", "10", " >= 10")
+	f("GPUPilotObjectiveFastBurn", " > 14.4", "10", " > 10")
+	if both := expr("prometheusRule: {enabled: true, thresholds: {GPUPilotObjectiveFastBurn: 10}}", "GPUPilotObjectiveFastBurn"); strings.Count(both, " > 10") != 2 {
+		t.Errorf("the long and the short window have one threshold:\n%s", both)
+	}
+}
+
 // Agents that require tokens let the controller in, and beside it only who is named.
 func TestWhoReachesAgents(t *testing.T) {
 	f := func(vals string, want ...any) {
@@ -482,6 +527,9 @@ func TestSchemaRefuses(t *testing.T) {
 	f("httpRoute: {enabled: true, hostnames: [a.example]}", "httpRoute.parentRefs")
 	f("httpRoute: {enabled: true, hostnames: [a.example], parentRefs: [{name: a}]}", "sectionName") // every listener, also one without TLS
 	f("prometheusRule: {enabled: true, disabled: {GPULots: true}}", "prometheusRule.disabled has GPULots")
+	f("prometheusRule: {enabled: true, thresholds: {GPULots: 1}}", "prometheusRule.thresholds has GPULots")
+	f("prometheusRule: {enabled: true, thresholds: {GPUAutoscalerAtMax: 1}}", "does not end with a threshold") // it compares two series
+	f("prometheusRule: {thresholds: {GPUAllocatedIdle: low}}", "/prometheusRule/thresholds")
 	f("rules: {default: true}", "/rules/default")
 	f("rules: {custom: [{metricsQuery: x}]}", "/rules/custom/0")
 	f("rules: {external: [{seriesQuery: x}]}", "rules.external needs externalMetrics.enabled")

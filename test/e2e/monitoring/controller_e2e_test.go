@@ -79,7 +79,7 @@ func TestControllerQueries(t *testing.T) {
 
 // populate creates the workloads and their GPUAutoscalers: web follows its load, promise
 // keeps an objective of it, full is at its maximum, blind has a query that no backend
-// answers, and lost has no target.
+// answers, and an override, and lost has no target.
 func populate(t *testing.T, s *stack.Stack) {
 	t.Helper()
 	create := func(o client.Object) {
@@ -104,11 +104,15 @@ func populate(t *testing.T, s *stack.Stack) {
 		case "blind":
 			signal = v1alpha1.Signal{Query: &v1alpha1.QuerySignal{PromQL: "sum(backlog)"}, Target: &v1alpha1.Target{Value: resource.MustParse("5")}}
 		}
+		var override *v1alpha1.Override
+		if name == "blind" {
+			override = &v1alpha1.Override{Replicas: &one, Until: metav1.NewTime(time.Now().Add(time.Hour)), Reason: "incident 4711"}
+		}
 		create(&v1alpha1.GPUAutoscaler{
 			ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name},
 			Spec: v1alpha1.GPUAutoscalerSpec{
 				ScaleTargetRef: v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: target},
-				Actuation:      actuation, MinReplicas: &one, MaxReplicas: most, Signals: []v1alpha1.Signal{signal},
+				Override:       override, Actuation: actuation, MinReplicas: &one, MaxReplicas: most, Signals: []v1alpha1.Signal{signal},
 				Behavior: &v1alpha1.Behavior{ScaleDown: &v1alpha1.ScalingRules{StabilizationWindowSeconds: &window}},
 			},
 		})

@@ -30,6 +30,9 @@ type dashboardFile struct {
 	Templating struct {
 		List []struct{ Name, Type, Query string }
 	}
+	Annotations struct {
+		List []struct{ Name, Expr string }
+	}
 }
 
 type panelFile struct {
@@ -58,6 +61,9 @@ func panelQueries() (out []panelQuery, err error) {
 			if v.Type == "query" {
 				out = append(out, panelQuery{name, "variable " + v.Name, variableQuery(v.Query)})
 			}
+		}
+		for _, a := range d.Annotations.List {
+			out = append(out, panelQuery{name, "annotation " + a.Name, a.Expr})
 		}
 		out = append(out, queriesOf(name, d.Panels)...)
 	}
