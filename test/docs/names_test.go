@@ -69,7 +69,7 @@ var otherNames = []string{"CreateReplace", "FailedDiscoveryCheck", "GetProcesses
 
 // otherPrograms are the programs whose flags pages name, with these flags.
 var otherPrograms = map[string]string{
-	"kubectl": "as audience clusterrole duration field-selector for force-conflicts from-file ignore-not-found manifest archive raw " +
+	"kubectl": "as audience clusterrole user duration field-selector for force-conflicts from-file ignore-not-found manifest archive raw " +
 		"serviceaccount server-side subresource tail type watch",
 	"helm":                 "create-namespace install no-hooks reset-then-reuse-values reuse-values set",
 	"docker":               "cap-add cap-drop from gpus read-only target",
