@@ -39,10 +39,12 @@ func demoCommand() *cobra.Command {
 		Short: "Show GPUPilot beside the HPA and KEDA on an hour of load, without a cluster",
 		Long: `Replay an hour of a chat service on a simulated inference service, live: GPUPilot with an objective, a
 HorizontalPodAutoscaler on GPU utilisation and KEDA on waiting requests, each with the same requests.
-The command prints the address of a page, a line each five minutes of the replay, and a summary. It needs no GPU, no
-cluster and no network.`,
+The command prints the address of a page, a line each five minutes of the replay, and a summary. On a terminal the page
+then stays until Ctrl-C. It needs no GPU, no cluster and no network.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.OutOrStdout(), isTerminal(cmd.InOrStdin()) && isTerminal(screen(cmd)))
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.load, "load", names[0], "the load: "+strings.Join(names, ", "))
@@ -53,7 +55,8 @@ cluster and no network.`,
 	return cmd
 }
 
-func (o *demoOptions) run(ctx context.Context, out io.Writer) error {
+// run shows the demo. With somebody who watches it, the page stays until they end the command.
+func (o *demoOptions) run(ctx context.Context, out io.Writer, watched bool) error {
 	load, err := demo.LoadNamed(o.load)
 	if err != nil {
 		return fmt.Errorf("--load: %w", err)
@@ -98,6 +101,10 @@ func (o *demoOptions) run(ctx context.Context, out io.Writer) error {
 	fmt.Fprintf(out, "\n%s", d.State(0).Summary())
 	if err != nil {
 		return interrupted("interrupted")
+	}
+	if watched {
+		fmt.Fprintf(out, "\nThe page stays on http://%s/ until you press Ctrl-C.\n", l.Addr())
+		<-ctx.Done()
 	}
 	return nil
 }

@@ -83,17 +83,24 @@ func (s *State) Line() string {
 	fmt.Fprintf(&b, "%s   %4.1f", s.Clock(s.Second), s.Need)
 	for i := range s.Contestants {
 		c := &s.Contestants[i]
-		fmt.Fprintf(&b, "   %*s", len(c.Name), fmt.Sprintf("%2d   %6.2f %%", c.Replicas, c.MissedPercent))
+		fmt.Fprintf(&b, "   %*s", max(len(c.Name), columnWidth), fmt.Sprintf("%8d %6.2f %%", c.Replicas, c.MissedPercent))
 	}
 	return b.String()
 }
 
-// Head is the line above the lines of a demo.
+// columnWidth is the least width of a contestant's two numbers in a line.
+const columnWidth = len("replicas   missed")
+
+// Head is the two lines above the lines of a demo.
 func (s *State) Head() string {
-	var b strings.Builder
-	b.WriteString("time   load")
+	var names, columns strings.Builder
+	names.WriteString("           ")
+	columns.WriteString("time   load")
 	for i := range s.Contestants {
-		fmt.Fprintf(&b, "   %14s", s.Contestants[i].Name)
+		name := s.Contestants[i].Name
+		width := max(len(name), columnWidth)
+		fmt.Fprintf(&names, "   %*s", width, name)
+		fmt.Fprintf(&columns, "   %*s", width, "replicas   missed")
 	}
-	return b.String()
+	return names.String() + "\n" + columns.String()
 }

@@ -7,6 +7,8 @@ const colours = ["--accent", "--signal", "--replicas"];
 const points = [];
 let charts = null, state = null;
 
+// share of the requests that were kept: 100 % only if none was missed.
+const kept = (c) => number(c.missed ? Math.min(99.99, 100 - c.missedPercent) : 100, 2);
 const number = (x, digits) => x.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const timeOf = (second) => { const m = Math.floor((state.start + second) / 60); return two(Math.floor(m / 60) % 24) + ":" + two(m % 60); };
 
@@ -20,11 +22,11 @@ function drawContestants() {
     const more = i > 0 && ours.gpuHours > 0 ? " (" + number(c.gpuHours / ours.gpuHours, 1) + " × GPUPilot)" : "";
     card.append(
       el("h3", {}, c.name), el("p", { class: "dim" }, c.how),
-      el("p", { class: "verdict " + (c.kept ? "kept" : "missed") }, (c.kept ? "kept: " : "missed: ") + number(100 - c.missedPercent, 2) + " % within the limits"),
+      el("p", { class: "verdict " + (c.kept ? "kept" : "missed") }, (c.kept ? "kept: " : "missed: ") + kept(c) + " % within the limits"),
       el("div", { class: "budget", role: "img", "aria-label": number(100 * used, 0) + " % of the error budget is used", title: "used share of the error budget" }, bar),
       el("dl", { class: "facts" }, ...[
         ["GPU-hours", number(c.gpuHours, 1) + more], ["cost", c.usd === undefined ? "–" : "$" + number(c.usd, 2)],
-        ["replicas", c.replicas + (c.starting ? " (" + c.starting + " starting)" : "")], ["requests", number(c.ended, 0)], ["missed", number(c.missed, 0)],
+        ["replicas", c.replicas], ["of them starting", c.starting], ["requests", number(c.ended, 0)], ["missed", number(c.missed, 0)],
       ].map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, v)))));
     return card;
   }), "");
@@ -78,6 +80,7 @@ async function poll() {
     } catch {
       if (state && !state.done) {
         $("banner").hidden = false;
+        $("banner").className = "ended"; // no fault
         setText($("banner"), "The demo has ended in its terminal. This is what it showed last.");
       }
     }
