@@ -14,6 +14,7 @@ import (
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gpupilot/gpupilot/internal/gpu"
 )
@@ -210,6 +211,45 @@ func TestAlertsAreComplete(t *testing.T) {
 				}
 				if !strings.Contains(runbookSection(t, a.runbook), "`"+a.name+"`") {
 					t.Errorf("docs/runbooks/%s does not name %s", a.runbook, a.name)
+				}
+			}
+		}
+	}
+}
+
+// Each alert matches exactly one route of the example on the page, with its severity.
+func TestRoutesOfThePage(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/monitoring.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```yaml\nroute:")
+	text, _, _ = strings.Cut("route:"+text, "```")
+	var example struct {
+		Route struct {
+			Routes []struct {
+				Matchers []string `yaml:"matchers"`
+			} `yaml:"routes"`
+		} `yaml:"route"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &example); err != nil {
+		t.Fatal(err)
+	}
+	matcher := regexp.MustCompile(`^(\w+)(=~?)"(.*)"$`)
+	for _, f := range ruleFiles() {
+		for _, g := range f.groups {
+			for _, a := range g.alerts {
+				labels, routes := map[string]string{"alertname": a.name, "severity": string(a.severity)}, 0
+				for _, r := range example.Route.Routes {
+					if !slices.ContainsFunc(r.Matchers, func(text string) bool {
+						m := matcher.FindStringSubmatch(text)
+						return m == nil || !regexp.MustCompile("^(?:"+m[3]+")$").MatchString(labels[m[1]])
+					}) {
+						routes++
+					}
+				}
+				if routes != 1 {
+					t.Errorf("%s, %s: %d routes of docs/monitoring.md", a.name, a.severity, routes)
 				}
 			}
 		}

@@ -619,7 +619,7 @@ func TestBrowserStream(t *testing.T) {
 	}
 }
 
-// The picture of the documentation.
+// Pictures of the views in three widths and both colours, to look at.
 func TestBrowserPicture(t *testing.T) {
 	if *screenshots == "" {
 		t.Skip("only with -screenshots")

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -90,14 +91,16 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	server := httptest.NewServer(queue)
 	defer server.Close()
-	file, err := os.CreateTemp("", "rules-*.yaml")
+	dir, err := os.MkdirTemp("", "rules-")
 	if err != nil {
 		panic(err) // no temporary folder: nothing runs here
 	}
-	if _, err := file.WriteString(recordedRule); err != nil {
-		panic(err)
+	for name, rules := range map[string]string{"recorded.yaml": recordedRule, "cluster.yaml": clusterRule()} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(rules), 0o600); err != nil {
+			panic(err)
+		}
 	}
-	overWindows = []string{"--external-metrics", "--rule-files", file.Name()}
+	overWindows = []string{"--external-metrics", "--rule-files", filepath.Join(dir, "*.yaml")}
 	args = append(slices.Clone(overWindows), "--prometheus-url", server.URL)
 	cfg := stack.Config{
 		Nodes: 3, GPUs: gpusPerNode, HPASyncPeriod: time.Second, ControllerArgs: args,
@@ -107,7 +110,7 @@ func TestMain(m *testing.M) {
 	}
 	stack.Main(m, cfg, func(s *stack.Stack) error {
 		rig = s
-		s.OnClose(func() { _ = os.Remove(file.Name()) })
+		s.OnClose(func() { _ = os.RemoveAll(dir) })
 		return rig.Client.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	})
 }

@@ -41,6 +41,11 @@ func TestSite(t *testing.T) {
 	if len(s.pages) < 60 || len(s.assets) == 0 {
 		t.Fatalf("%d pages, %d images", len(s.pages), len(s.assets))
 	}
+	for _, at := range s.Sections {
+		if len(at.Links) < 4 && at.Title != "Runbooks" || at.Title == "More" && len(at.Links) > 20 {
+			t.Errorf("%s of the navigation has %d pages: docs/README.md has a table below each heading", at.Title, len(at.Links))
+		}
+	}
 	ids := map[string]map[string]bool{}
 	texts := map[string]string{}
 	for _, p := range s.pages {
