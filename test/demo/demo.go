@@ -132,8 +132,9 @@ func (d *demo) describe(took time.Duration) {
 	d.view.title = fmt.Sprintf("%d nodes × %d simulated H200, a real control plane, up in %.1f s", nodes, gpusPerNode, took.Seconds())
 	d.view.ui, d.view.kube = d.stack.ControllerURL, d.stack.Cluster.Kubeconfig()
 	d.say("up after %.1f s: %d nodes with %d simulated GPUs each, %d real agents, the controller", took.Seconds(), nodes, gpusPerNode, nodes)
-	d.say("  page        %s", d.view.ui)
-	d.say("  kubeconfig  %s", d.view.kube)
+	for _, c := range d.view.commands() {
+		d.say("  %-12s%s", c[0], c[1])
+	}
 	d.say("  load        %s; a replica takes %v to start and serves %g req/s at 100 %%, the target is %g %%", d.scenario.name, d.scenario.startup, capacity, target)
 	d.describeAutoscalers()
 	d.say("  both have %d to %d replicas and wait %v before they scale down", d.scenario.least, maxReplicas, stabilization)

@@ -51,14 +51,22 @@ const (
 	chartReplicas = 8
 )
 
+// commands are how to look at the demo, by what they are for.
+func (v *view) commands() [][2]string {
+	return [][2]string{
+		{"page", v.ui},
+		{"kubectl", "export KUBECONFIG=" + v.kube},
+		{"gpupilot", "bin/gpupilot top --controller " + v.ui + "    so get and doctor; bin/gpupilot explain llm"},
+	}
+}
+
 // render returns the lines of the screen, none wider than width.
 func (v *view) render(width, height int) []string {
 	out := []string{
 		bold + "GPUPilot demo" + plain + dim + "  " + v.title + plain,
-		dim + "  page        " + plain + v.ui,
-		dim + "  kubeconfig  " + plain + v.kube,
-		dim + "  load        " + plain + v.load,
-		"",
+	}
+	for _, c := range append(v.commands(), [2]string{"load", v.load}, [2]string{}) {
+		out = append(out, dim+fmt.Sprintf("  %-12s", c[0])+plain+c[1])
 	}
 	out = append(out, v.charts(min(maxChart, width-labelWidth-16))...)
 	out = append(out, "")
