@@ -66,7 +66,11 @@ func (k *bounding) Report(p *Pass) Part {
 	low, high := p.Policy.Min, p.Policy.Max
 	out.Conditions = append([]metav1.Condition{active(p.Decision, p.Signals), limited(p.Decision)}, said.overridden(p.Object.Status.Conditions)...)
 	out.Notices = k.notices(p.Decision, p.Object)
-	out.Status = func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Override, st.Bounds = said.status(), said.bounds }
+	out.Status = func(st, _ *v1alpha1.GPUAutoscalerStatus) {
+		if st.Override, st.Bounds = said.status(), said.bounds; said.state == policy.Overridden {
+			st.Mode = v1alpha1.ModeHeld
+		}
+	}
 	out.View = func(v *view.Workload) {
 		v.Min, v.Max, v.Override, v.AtLimit = low, high, said.line(), atLimit(p.Decision)
 		if said.bounds != nil {
