@@ -229,6 +229,7 @@ generate: ## deepcopy functions and CRDs from the API types, dashboards and aler
 	printf '// SPDX-License-Identifier: Apache-2.0\n' > bin/boilerplate.txt
 	go run $(CONTROLLER_GEN) object:headerFile=bin/boilerplate.txt paths=./api/...
 	go run $(CONTROLLER_GEN) crd:maxDescLen=300 paths=./api/... output:crd:dir=deploy/crds
+	for f in deploy/crds/*.yaml; do awk -f deploy/crds.awk $$f >bin/crd.yaml && cat bin/crd.yaml >$$f || exit 1; done
 	cd deploy/monitoring && go run .
 	@$(MAKE) --no-print-directory chart
 

@@ -76,6 +76,7 @@ const ReasonNotDraining = "NotDraining"
 
 // Reasons of conditions about what bounds the replicas.
 const (
+	ModeHeld                = "Held"            // of status.mode: an override holds or bounds the replicas
 	ReasonNoOverride        = "NoOverride"      // of ConditionOverridden
 	ReasonScalingDisabled   = "ScalingDisabled" // of ConditionScalingActive: others have set the replicas to 0
 	ReasonLimitedByOverride = "Override"        // of ConditionScalingLimited

@@ -60,6 +60,13 @@ type GPUAutoscalerStatus struct {
 	// made: a condition says why.
 	// +optional
 	DesiredReplicas *int32 `json:"desiredReplicas,omitempty"`
+	// Signal is the value and the target of the signal that decided last, such as 36/60 %.
+	// +optional
+	Signal string `json:"signal,omitempty"`
+	// Mode is who sets the replicas now: Scale, Advise or HPA, as spec.actuation, or Held
+	// while an override holds or bounds them.
+	// +optional
+	Mode string `json:"mode,omitempty"`
 	// LastScaleTime is when the controller last changed the replicas.
 	// +optional
 	LastScaleTime *metav1.Time `json:"lastScaleTime,omitempty"`

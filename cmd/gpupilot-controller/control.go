@@ -101,7 +101,7 @@ func (p *program) makeController() error {
 		Watch: p.clients.Watch, AwaitInstalled: p.clients.AwaitInstalled,
 		Queries: p.scheduler, LimitQuery: p.limitQuery, Programs: &p.programs,
 		HoldSeries: func(names []string) { p.promstore.Hold("gateways", names) },
-		Scrape:     scraping.Sync, States: scraping.States,
+		Scrape:     scraping.Sync, States: scraping.States, Described: p.scraper.Described,
 		Leader: p.leader, Metrics: p.registry, Minutes: p.history.Recorder,
 		Record: func(e controller.Event) { p.recorder.Event(e.About, e.Kind, e.Reason, e.Action, e.Note) },
 	}

@@ -113,9 +113,9 @@ func (o *fleetOptions) failed(err error) error {
 func getCommand() *cobra.Command {
 	var o fleetOptions
 	var plain bool
-	names := make([]string, len(top.Names))
+	names, lists := make([]string, len(top.Names)), map[string]top.Name{} // by each spelling
 	for i, n := range top.Names {
-		names[i] = string(n)
+		names[i], lists[string(n)], lists[strings.TrimSuffix(string(n), "s")] = string(n), n, n
 	}
 	cmd := &cobra.Command{
 		Use:   "get " + strings.Join(names, "|"),
@@ -123,14 +123,19 @@ func getCommand() *cobra.Command {
 		Long: `Print a list of what the controller knows: fleet (node pools), nodes, gpus, workloads, pods that hold GPUs, waste (pods
 that hold idle GPUs) or decisions. JSON and YAML have the values of the controller's API.`,
 		ValidArgs: names,
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 && lists[args[0]] != "" {
+				return nil
+			}
+			return fmt.Errorf("get %s: want one of %s", strings.Join(args, " "), strings.Join(names, ", "))
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.headers = !plain
 			from, err := o.source(cmd)
 			if err != nil {
 				return err
 			}
-			return o.print(cmd.Context(), cmd.OutOrStdout(), from, top.Name(args[0]))
+			return o.print(cmd.Context(), cmd.OutOrStdout(), from, lists[args[0]])
 		},
 	}
 	o.flags(cmd.Flags())

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +116,34 @@ func TestTopOnceIsTheAPI(t *testing.T) {
 			if d := cmp.Diff(want, got); d != "" {
 				t.Errorf("%s of %d nodes, the API against top --once: %s", name, nodes, d)
 			}
+		}
+	}
+}
+
+// Names in the singular, as kubectl takes them, are the lists' too; another name is refused with all names.
+func TestGetTakesTheSingular(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	s := httptest.NewServer(webui.New(still{view: stillFleet(3)}, nil).Handler())
+	defer s.Close()
+	for _, name := range []string{"node", "nodes", "gpu", "workload", "pod", "waste", "decision", "fleet"} {
+		if err := run(t.Context(), []string{"get", name, "--controller", s.URL}, io.Discard); err != nil {
+			t.Error(err)
+		}
+	}
+	err := run(t.Context(), []string{"get", "nod", "--controller", s.URL}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "want one of fleet, nodes, gpus") {
+		t.Error(err)
+	}
+}
+
+// Without a cluster, the error says what to set.
+func TestNoCluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", "")
+	t.Setenv("HOME", t.TempDir())
+	for _, args := range [][]string{{"get", "nodes"}, {"explain", "llm/chat"}, {"doctor"}} {
+		err := run(t.Context(), args, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), "set --kubeconfig FILE or KUBECONFIG") || strings.Contains(err.Error(), "KUBERNETES_MASTER") {
+			t.Errorf("%s: %v", args, err)
 		}
 	}
 }

@@ -66,9 +66,13 @@ func (k *bounding) Report(p *Pass) Part {
 	low, high := p.Policy.Min, p.Policy.Max
 	out.Conditions = append([]metav1.Condition{active(p.Decision, p.Signals), limited(p.Decision)}, said.overridden(p.Object.Status.Conditions)...)
 	out.Notices = k.notices(p.Decision, p.Object)
-	out.Status = func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Override, st.Bounds = said.status(), said.bounds }
+	out.Status = func(st, _ *v1alpha1.GPUAutoscalerStatus) {
+		if st.Override, st.Bounds = said.status(), said.bounds; said.state == policy.Overridden {
+			st.Mode = v1alpha1.ModeHeld
+		}
+	}
 	out.View = func(v *view.Workload) {
-		v.Min, v.Max, v.Override = low, high, said.line()
+		v.Min, v.Max, v.Override, v.AtLimit = low, high, said.line(), atLimit(p.Decision)
 		if said.bounds != nil {
 			v.Schedules = said.bounds.Schedules
 		}
@@ -213,6 +217,27 @@ func limited(d *scale.Decision) metav1.Condition {
 		}
 	}
 	return c
+}
+
+// atLimit says which limit keeps fewer replicas than the load needs, and how many that is; empty: none does.
+func atLimit(d *scale.Decision) string {
+	for i := range d.Steps {
+		s := &d.Steps[i]
+		if s.After >= s.Before {
+			continue
+		}
+		switch f := s.Facts.(type) {
+		case facts.Max:
+			return fmt.Sprintf("at its maximum, needs %d", s.Before)
+		case facts.Budget:
+			return fmt.Sprintf("at its budget of %d GPUs, needs %d replicas", f, s.Before)
+		case facts.Forced:
+			if s.Rule == scale.RuleSchedule {
+				return fmt.Sprintf("at the maximum of its schedule, needs %d", s.Before)
+			}
+		}
+	}
+	return ""
 }
 
 // limitOf returns the reason and the message of a step that limits the number; none for

@@ -161,3 +161,20 @@ func TestZeroIsRecordedOnce(t *testing.T) {
 		t.Errorf("after a change of leaders: %d events, then %d", a, b)
 	}
 }
+
+// A limit that keeps fewer replicas than the load needs says how many it needs.
+func TestAtLimit(t *testing.T) {
+	f := func(want string, steps ...scale.Step) {
+		t.Helper()
+		if got := atLimit(&scale.Decision{Steps: steps}); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	demand := scale.Step{Rule: scale.RuleDemand, Before: 5, After: 9}
+	f("", demand)
+	f("", demand, scale.Step{Rule: scale.RuleBounds, Before: 1, After: 2, Facts: facts.Min(2)})
+	f("", demand, scale.Step{Rule: scale.RuleOverride, Before: 9, After: 4, Facts: facts.Forced("held")})
+	f("at its maximum, needs 9", demand, scale.Step{Rule: scale.RuleBounds, Before: 9, After: 5, Facts: facts.Max(5)})
+	f("at the maximum of its schedule, needs 9", demand, scale.Step{Rule: scale.RuleSchedule, Before: 9, After: 5, Facts: facts.Forced("night")})
+	f("at its budget of 16 GPUs, needs 9 replicas", demand, scale.Step{Rule: scale.RuleBudget, Before: 9, After: 8, Facts: facts.Budget(16)}, scale.Step{Rule: scale.RuleBounds, Before: 8, After: 5, Facts: facts.Max(5)})
+}

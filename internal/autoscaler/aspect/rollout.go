@@ -42,6 +42,8 @@ func rolloutCondition(d *scale.Decision) metav1.Condition {
 	switch ro := d.Rollout; {
 	case ro.InProgress && d.Serving == 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods are being replaced by those of another version, and none serves: the replicas stay as they are"
+	case ro.InProgress && ro.Outdated == 0 && d.Starting == 0 && d.Serving >= d.Current:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods were replaced by those of another version, and not all of them have served for 1 min"
 	case ro.InProgress && ro.Outdated == 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods were replaced by those of another version, and not all of them serve yet"
 	case ro.InProgress:

@@ -36,6 +36,7 @@ func TestRolloutCondition(t *testing.T) {
 	f(&scale.Decision{}, nil, "", "")
 	f(&scale.Decision{}, was, metav1.ConditionFalse, "have replaced the others")
 	f(&scale.Decision{Serving: 3, Rollout: scale.Rollout{InProgress: true, Updated: 1, Outdated: 2}}, nil, metav1.ConditionTrue, "more than one version")
-	f(&scale.Decision{Serving: 1, Rollout: scale.Rollout{InProgress: true, Updated: 3}}, nil, metav1.ConditionTrue, "not all of them serve")
+	f(&scale.Decision{Serving: 1, Rollout: scale.Rollout{InProgress: true, Updated: 3}}, nil, metav1.ConditionTrue, "not all of them have served for 1 min")
+	f(&scale.Decision{Serving: 1, Starting: 2, Rollout: scale.Rollout{InProgress: true, Updated: 3}}, nil, metav1.ConditionTrue, "not all of them serve yet")
 	f(&scale.Decision{Rollout: scale.Rollout{InProgress: true}}, nil, metav1.ConditionTrue, "none serves")
 }

@@ -90,10 +90,11 @@ type Deps struct {
 	// HoldSeries has the series of these metrics kept in the windows, whatever else
 	// queries read: those of the gateways that presets read. nil: no query reads windows.
 	HoldSeries func(names []string)
-	Scrape     func([]discovery.Target) // replaces the list of scrape targets
-	States     func() []view.Target     // the state of each target; the controller fills in Node
-	Leader     func() string            // the identity of the leader
-	Record     func(Event)              // records an Event; does not block
+	Scrape     func([]discovery.Target)        // replaces the list of scrape targets
+	States     func() []view.Target            // the state of each target; the controller fills in Node
+	Described  func(namespace string) []string // the metrics on pages of a namespace's pods, as far as they are known; may be nil
+	Leader     func() string                   // the identity of the leader
+	Record     func(Event)                     // records an Event; does not block
 	// ScaledObjectChanged is called for each change of KEDA's ScaledObjects; may be nil.
 	ScaledObjectChanged func(obj *unstructured.Unstructured, gone bool)
 	Metrics             prometheus.Registerer // nil: no metrics

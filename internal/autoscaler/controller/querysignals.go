@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -116,17 +114,6 @@ func (s *shared) totals(key types.NamespacedName, spec []v1alpha1.Signal, p *pla
 	return totals, problem, noRequests
 }
 
-// failingTTL is the time between two lists of the targets that do not answer.
-const failingTTL = 5 * time.Second
-
-// failing caches why targets of pods do not answer, by their names. It is asked only
-// while a signal of pods or a gateway's query has no value.
-type failing struct {
-	mu     sync.Mutex
-	asOf   time.Time
-	errors map[string]string
-}
-
 // ownGateway reports whether a source is a gateway that this controller scrapes. Its
 // query reads the workload's own namespace only, even if queries of that namespace may
 // read all: a pod of another namespace may claim to be the gateway.
@@ -163,24 +150,9 @@ func (s *shared) gatewayProblem(key types.NamespacedName) string {
 		return g.Problem
 	}
 	for _, name := range g.Targets {
-		if err := s.targetError(name); err != "" {
-			return fmt.Sprintf("the gateway at %s does not answer: %s", name, excerpt.Of(err, maxDetail))
+		if t, ok := s.failingTarget(name); ok && t.Error != "" {
+			return fmt.Sprintf("the gateway at %s does not answer: %s", name, excerpt.Of(t.Error, maxDetail))
 		}
 	}
 	return ""
-}
-
-// targetError returns why a target does not answer; empty: it does, or has not been scraped.
-func (s *shared) targetError(name string) string {
-	s.failing.mu.Lock()
-	defer s.failing.mu.Unlock()
-	if now := time.Now(); now.Sub(s.failing.asOf) > failingTTL {
-		s.failing.asOf, s.failing.errors = now, map[string]string{}
-		for _, t := range s.deps.States() {
-			if !t.Up && t.Error != "" {
-				s.failing.errors[t.Name] = t.Error
-			}
-		}
-	}
-	return s.failing.errors[name]
 }

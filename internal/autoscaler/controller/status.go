@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
 // The reasons of conditions, and of the Events about them. They are public.
@@ -187,7 +189,7 @@ func (s *statusWriter) writeIfDue(ctx context.Context, r *pass, now time.Time) (
 // at once, new counts soon, and new messages late.
 func writeDelay(old, next *v1alpha1.GPUAutoscalerStatus, since time.Duration) time.Duration {
 	a, b := *old, *next
-	a.LastDecision, b.LastDecision, a.Memory, b.Memory, a.Objectives, b.Objectives = nil, nil, nil, nil, nil, nil
+	a.LastDecision, b.LastDecision, a.Memory, b.Memory, a.Objectives, b.Objectives, a.Signal, b.Signal = nil, nil, nil, nil, nil, nil, "", ""
 	if equality.Semantic.DeepEqual(a, b) {
 		if last, current := old.LastDecision, next.LastDecision; last != nil && current != nil && !haveSameReason(last, current) {
 			return ruleStatusInterval - since
@@ -255,6 +257,7 @@ func statusOf(r *pass, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscal
 		ObservedGeneration: r.Object.Generation,
 		Conditions:         slices.Clone(base.Conditions),
 		LastDecision:       base.LastDecision,
+		Mode:               string(cmp.Or(r.Object.Spec.Actuation, v1alpha1.ActuationScale)),
 		Memory:             memory.Of(&r.State, r.At),
 	}
 	r.setReplicas(st)
@@ -275,7 +278,7 @@ func (r *pass) setReplicas(st *v1alpha1.GPUAutoscalerStatus) {
 	if d := r.Decision; d != nil {
 		st.CurrentReplicas, st.DesiredReplicas = d.Current, new(d.Replicas)
 		st.ServingReplicas, st.StartingReplicas, st.UnschedulableReplicas = d.Serving, d.Starting, d.Unschedulable
-		st.DrainingReplicas, st.LastDecision = d.Leaving, decisionOf(d)
+		st.DrainingReplicas, st.LastDecision, st.Signal = d.Leaving, decisionOf(d), signalOf(d)
 	}
 }
 
@@ -406,6 +409,19 @@ func reasonSuffix(reason string) string {
 		return ""
 	}
 	return ": " + excerpt.Of(reason, 2*maxDetail)
+}
+
+// signalOf returns the value and the target of the deciding signal, or else of the first one.
+func signalOf(d *scale.Decision) string {
+	if len(d.Inputs) == 0 {
+		return ""
+	}
+	in := &d.Inputs[max(0, slices.IndexFunc(d.Inputs, func(in scale.Input) bool { return in.Deciding }))]
+	value := "?"
+	if in.Fresh > 0 {
+		value = words.Quantity(in.Value, "")
+	}
+	return excerpt.Of(value+"/"+words.Quantity(in.Target, in.Unit), maxDetail/2)
 }
 
 // decisionOf converts a decision to its form in a status.

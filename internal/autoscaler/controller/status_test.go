@@ -361,3 +361,31 @@ func TestConditionsOfAnAspectEnd(t *testing.T) {
 	f("an obstacle that lasts", false, false, reasonOwned)
 	f("an API server that does not answer", true, false, reasonUnreadable)
 }
+
+// kubectl get shows the deciding signal and who sets the replicas. A new value alone is written late.
+func TestColumns(t *testing.T) {
+	f := func(change func(*v1alpha1.GPUAutoscalerSpec), signal, mode string) {
+		t.Helper()
+		a := autoscaler("web")
+		change(&a.Spec)
+		r := newRig(t, deployment("web", 1), a)
+		r.pods.Pods = []*corev1.Pod{pod("web", "web-1", r.now.Add(-time.Hour), ready(r.now.Add(-time.Hour)))}
+		r.utilization(r.now, 36.24, r.pods.Pods[0])
+		w := r.add(a)
+		w.pass(r.now)
+		if st := statusOf(w.status.next, &a.Status); st.Signal != signal || st.Mode != mode {
+			t.Errorf("%q and %q, want %q and %q", st.Signal, st.Mode, signal, mode)
+		}
+	}
+	f(func(*v1alpha1.GPUAutoscalerSpec) {}, "36.2/60 %", "Scale")
+	f(func(s *v1alpha1.GPUAutoscalerSpec) { s.Actuation = v1alpha1.ActuationAdvise }, "36.2/60 %", "Advise")
+	f(func(s *v1alpha1.GPUAutoscalerSpec) {
+		s.Override = &v1alpha1.Override{Replicas: new(int32(2)), Until: metav1.Time{Time: time.Now().Add(time.Hour)}, Reason: "incident 4711"}
+	}, "36.2/60 %", "Held")
+	f(func(s *v1alpha1.GPUAutoscalerSpec) { s.Signals[0].GPU.Metric = "Power" }, "?/60 W", "Scale")
+
+	old, next := &v1alpha1.GPUAutoscalerStatus{Signal: "36/60 %"}, &v1alpha1.GPUAutoscalerStatus{Signal: "37/60 %"}
+	if d := writeDelay(old, next, 0); d != maxStatusInterval {
+		t.Errorf("a new value is written after %s", d)
+	}
+}

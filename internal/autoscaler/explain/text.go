@@ -5,6 +5,7 @@ package explain
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,10 @@ func Write(out io.Writer, a *v1alpha1.GPUAutoscaler, now time.Time) {
 	if by := setBy(a); by != "" {
 		fmt.Fprintf(out, "  %s (actuation: %s)\n", by, a.Spec.Actuation)
 	}
+	var said []string
 	for _, c := range s.Conditions {
-		if IsNotable(&c) {
+		if IsNotable(&c) && !slices.Contains(said, c.Message) { // Ready has the message of the condition that it is not ready for
+			said = append(said, c.Message)
 			fmt.Fprintf(out, "  %s is %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}
@@ -105,6 +108,8 @@ func writeChanges(out io.Writer, a *v1alpha1.GPUAutoscaler) {
 	switch {
 	case err != nil:
 		fmt.Fprintf(out, "cannot determine what would change it: %v\n", err)
+	case !slices.ContainsFunc(a.Status.LastDecision.Inputs, func(in v1alpha1.InputStatus) bool { return in.Value != "" }):
+		fmt.Fprintln(out, "no signal has a value now: this decision changes when one has")
 	case len(all) == 0:
 		fmt.Fprintln(out, "no change of a single signal would change it")
 	default:

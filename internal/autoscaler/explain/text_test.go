@@ -119,6 +119,21 @@ func decided() *v1alpha1.GPUAutoscaler {
 	return a
 }
 
+// A reason that two conditions have is said once, and no signal's change is looked for where none has a value.
+func TestWriteSaysItOnce(t *testing.T) {
+	a := decided()
+	a.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConditionReady, Status: "False", Reason: "InvalidSpec", Message: "spec.signals: Required value"},
+		{Type: v1alpha1.ConditionAbleToScale, Status: "False", Reason: "InvalidSpec", Message: "spec.signals: Required value"},
+	}
+	a.Status.LastDecision.Inputs[0].Value, a.Status.LastDecision.Inputs[0].Replicas = "", 0
+	var out strings.Builder
+	Write(&out, a, time.Now())
+	if got := out.String(); strings.Count(got, "spec.signals") != 1 || !strings.Contains(got, "\nno signal has a value now") || strings.Contains(got, "single signal") {
+		t.Error(got)
+	}
+}
+
 func TestWriteChanges(t *testing.T) {
 	a := decided()
 	var out strings.Builder

@@ -3,6 +3,8 @@
 package shown
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +27,7 @@ type Pods interface {
 	Get(namespace, name string) (*corev1.Pod, bool)
 }
 
-// Nodes returns the nodes with their GPUs, sorted by name. Values count up to fresh.
+// Nodes returns the nodes with their GPUs, sorted by name, and the GPUs by index. Values count up to fresh.
 func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time, fresh time.Duration) []view.Node {
 	fields := []gpu.FieldID{gpu.GPUUtil, gpu.FBUsed, gpu.FBFree, gpu.PowerUsage, gpu.GPUTemp}
 	nodes := []view.Node{}
@@ -63,8 +65,20 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 			}
 			g.USDPerHour = price.Part(g.UUID, g.Share, about.Model, about.USDPerHour)
 		}
+		slices.SortStableFunc(nodes[i].GPUs, byIndex)
 	}
 	return nodes
+}
+
+// byIndex compares the indexes of two GPUs. One without an index comes last.
+func byIndex(a, b view.GPU) int {
+	index := func(g *view.GPU) int {
+		if g.Index == nil {
+			return math.MaxInt
+		}
+		return *g.Index
+	}
+	return cmp.Compare(index(&a), index(&b))
 }
 
 // WithSilent returns the nodes with those of exporters that have never answered this controller, by name: nothing else

@@ -3,6 +3,7 @@
 package shown
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -141,5 +142,19 @@ func TestLostGPUs(t *testing.T) {
 	got := Nodes(store, devices, &podtest.List{}, now, time.Second)[0]
 	if len(got.GPUs) != 2 || got.GPUs[0].Lost || !got.GPUs[1].Lost || !got.FaultSince.Equal(now.Add(-time.Hour)) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// GPUs of a node are in the order of their indexes, not of their UUIDs.
+func TestGPUsAreInTheOrderOfTheirIndexes(t *testing.T) {
+	now, store := time.Unix(1000, 0), series.New(series.Config{})
+	podtest.Expose(t, store, "agent-a", series.TargetLabels{Node: "a"}, now, podtest.Utilization("GPU-9", 0, nil), podtest.Utilization("GPU-1", 0, nil), podtest.Utilization("GPU-5", 0, nil))
+	nodes := Nodes(store, trust.NewDevices(nil), &podtest.List{}, now, time.Minute)
+	got := ""
+	for _, g := range nodes[0].GPUs {
+		got += fmt.Sprint(*g.Index, " ", g.UUID, " ")
+	}
+	if want := "0 GPU-9 1 GPU-1 2 GPU-5 "; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -152,12 +152,12 @@ func TestBrowserProblemsOfOneKind(t *testing.T) {
 		return `[...document.querySelectorAll("` + list + ` li")].map((e) => e.innerText.replace(/\s+/g, " "))`
 	}
 	down, lost := fleet.Nodes[7].Name+" and 99 other nodes of a3-highgpu-7, 800 GPUs, the first since ", other.Name+" and 1 other node of a3-highgpu-3, 2 GPUs: GPULost: "
-	b.wants(fmt.Sprintf(`((l) => l.length === 8 && l.slice(0, 5).every((s) => s.includes("SignalsReadable")) && l[5].startsWith(%q) && / \(3 h\): agent: no answer within 5s: dial tcp 10.0.0.7:9400: i.o timeout; 8 of 8 GPUs stale show *$/.test(l[5]) && l[6].startsWith(%q) && l[7].startsWith(%q))(%s)`,
+	b.wants(fmt.Sprintf(`((l) => l.length === 8 && l.slice(3).every((s) => s.includes("SignalsReadable")) && l[0].startsWith(%q) && / \(3 h\): agent: no answer within 5s: dial tcp 10.0.0.7:9400: i.o timeout; 8 of 8 GPUs stale show *$/.test(l[0]) && l[1].startsWith(%q) && l[2].startsWith(%q))(%s)`,
 		down, lost, fleet.Nodes[6001].Name+" of a3-highgpu-1, 1 GPU, since ", text("#problem-list")))
 	b.wants(`document.querySelector("#problem-more").innerText === "show 4 more problems" && document.querySelector("#problem-list").getBoundingClientRect().bottom < innerHeight`)
 	b.shoot("alike-workloads")
-	b.wants(`document.querySelector("#problem-list li:nth-child(8) .show").hidden`)
-	b.do(chromedp.Focus(`#problem-list li:nth-child(7) .show[aria-label="show the 2 nodes"]`), chromedp.KeyEvent("\r"))
+	b.wants(`document.querySelector("#problem-list li:nth-child(3) .show").hidden`)
+	b.do(chromedp.Focus(`#problem-list li:nth-child(2) .show[aria-label="show the 2 nodes"]`), chromedp.KeyEvent("\r"))
 	only := func(n int) string {
 		return fmt.Sprintf(`document.querySelector("#nodes-count").innerText === "1 to %d of %d nodes" && document.querySelectorAll("#fleet .node").length === %d`, min(n, 50), n, min(n, 50))
 	}
@@ -173,4 +173,32 @@ func TestBrowserProblemsOfOneKind(t *testing.T) {
 	b.size(360, 900, "dark")
 	b.wants("innerWidth === 360")
 	b.fits("problems of one kind on a phone")
+}
+
+// A workload at its maximum that needs more says how many. GPUs have their index, and nodes come before workloads in the
+// list of problems.
+func TestBrowserLimitsAndIndexes(t *testing.T) {
+	b := openBrowser(t)
+	v := demoView()
+	v.Workloads[0].AtLimit = "at its maximum, needs 14"
+	v.Workloads[1].Problem = "spec.signals[0].gpu.metric: Unsupported value"
+	for n := range v.Nodes {
+		for i := range v.Nodes[n].GPUs {
+			v.Nodes[n].GPUs[i].Index = &[]int{i}[0]
+		}
+	}
+	v.Nodes[2].Fault = "GPULost: GPU-2-3 cannot be read any more"
+	v.Nodes[1].GPUs[1].UUID = "MIG-1/gi7"
+	url := serve(t, fixed{v}, nil)
+	for _, width := range []int64{1280, 390} {
+		b.size(width, 900, "light")
+		b.do(chromedp.Navigate(url + "#workloads"))
+		b.wants(`[...document.querySelectorAll(".workload")].some((r) => r.querySelector("td b").innerText === "at its maximum, needs 14" && r.querySelector("td b").className === "note")`)
+		b.wants(`((l) => l.length === 2 && l[0].startsWith("gpu-node-2") && l[1].startsWith("batch/embed"))([...document.querySelectorAll("#problem-list li")].map((e) => e.innerText))`)
+		b.shoot(fmt.Sprintf("limit-workloads-%d", width))
+		b.do(chromedp.Navigate(url + "#fleet"))
+		b.wants(`[...document.querySelectorAll("#fleet .node:nth-child(2) .gpu small")].map((e) => e.innerText).join() === "0,1.7,2,3,4,5,6,7"`)
+		b.wants(`[...document.querySelectorAll("#fleet .gpu b")].every((e) => e.scrollWidth <= e.clientWidth)`)
+		b.shoot(fmt.Sprintf("limit-fleet-%d", width))
+	}
 }

@@ -42,7 +42,7 @@ var scalingChecks = []Check{
 	},
 	{
 		Code: "GP406", Group: Scaling, Level: Error, Title: "signals of GPUAutoscalers are readable",
-		Fix: "check the port of a preset, the metric's name or the query: docs/troubleshooting.md", at: []evidence{decided}, run: checkSignals,
+		Fix: "the line says why: correct the port, the path, the metric's name or the query", at: []evidence{decided}, run: checkSignals,
 	},
 	{
 		Code: "GP407", Group: Scaling, Level: Warning, Title: "all replicas find a node and start",
@@ -203,8 +203,8 @@ func checkSignals(f *Facts) (out []Finding) {
 			continue
 		}
 		message := said(condition(a.Status.Conditions, v1alpha1.ConditionSignals))
-		if pods := silent[a]; len(pods) > 0 {
-			message += fmt.Sprintf(". %d of its pods do not answer, such as %s: %s", len(pods), pods[0].Name, pods[0].Error)
+		if n := len(silent[a]); n > 1 { // the condition has the first of them
+			message += fmt.Sprintf(". %d of its pods do not answer", n)
 		}
 		out = append(out, Finding{subject(a), message})
 	}

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/terminal/termtext"
 )
 
 // apiLimit bounds an answer of the API server, in bytes.
@@ -81,6 +85,9 @@ func (c *Cluster) Host() string {
 
 func (c *Cluster) rest() (*rest.Config, error) {
 	cfg, err := c.config().ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("no cluster is configured: set --kubeconfig FILE or KUBECONFIG; gpupilot demo and gpupilot backtest need no cluster")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w", err)
 	}
@@ -180,5 +187,17 @@ func (a *API) Send(ctx context.Context, method string, query url.Values, body, i
 	if resp.StatusCode == http.StatusNotFound { // an API group that the cluster does not have
 		return apierrors.NewNotFound(schema.GroupResource{}, u.Path)
 	}
-	return fmt.Errorf("%s: %.200q", resp.Status, b)
+	return fmt.Errorf("%s: %s", resp.Status, refusal(b))
+}
+
+// maxRefusal bounds the message of a Status object in an error, in bytes.
+const maxRefusal = 400
+
+// refusal is what an answer says that is no success: the message of a Status object, or else its beginning.
+func refusal(body []byte) string {
+	var s metav1.Status
+	if json.Unmarshal(body, &s) == nil && s.Kind == "Status" && s.Message != "" {
+		return termtext.Clean(excerpt.Of(s.Message, maxRefusal))
+	}
+	return fmt.Sprintf("%.200q", body)
 }

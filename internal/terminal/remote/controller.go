@@ -258,10 +258,10 @@ func getJSON(ctx context.Context, client *http.Client, address string, header ht
 		return resp.StatusCode, err
 	}
 	if resp.StatusCode == http.StatusNotFound {
-		return resp.StatusCode, fmt.Errorf("%w: %.200q", ErrNotFound, b)
+		return resp.StatusCode, fmt.Errorf("%w: %s", ErrNotFound, refusal(b))
 	}
 	if resp.StatusCode != http.StatusOK {
-		return resp.StatusCode, fmt.Errorf("%s: %.200q", resp.Status, b)
+		return resp.StatusCode, fmt.Errorf("%s: %s", resp.Status, refusal(b))
 	}
 	return resp.StatusCode, json.Unmarshal(b, into)
 }

@@ -5,11 +5,13 @@ package remote
 import (
 	"encoding/json"
 	"fmt"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -198,4 +200,29 @@ func writeFile(t *testing.T, name, text string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// An error has the message of a Status object, cleaned and bounded, and never its JSON.
+func TestStatusIsUnwrapped(t *testing.T) {
+	f := func(code int, body, want string) {
+		t.Helper()
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code); fmt.Fprint(w, body) }))
+		defer s.Close()
+		err := (&Controller{Cluster: &Cluster{}, Address: s.URL}).Get(t.Context(), "api/v1/view", nil, &view.View{})
+		if err == nil || !strings.HasSuffix(err.Error(), want) || len(err.Error()) > 600 {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	status := func(message string) string {
+		b, err := json.Marshal(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status"}, Message: message})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	f(503, status("no service port 8080 found"), "503 Service Unavailable: no service port 8080 found")
+	f(404, status("services \"x\" not found"), "or one of another version: services \"x\" not found")
+	f(503, status("\x1b[2J"+strings.Repeat("x", 2000)), "…")
+	f(503, status(""), `Unavailable: `+strconv.Quote(status("")))
+	f(502, "<html>", `502 Bad Gateway: "<html>"`)
 }

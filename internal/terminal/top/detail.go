@@ -36,7 +36,7 @@ var helpText = []string{
 	"free         no pod holds the GPU",
 	"stale        no value in the last seconds: its state is unknown",
 	"–  ≥         unknown; at least: some values are unknown",
-	"GPUS         of a node, a character for each: ▁ to █ use, · free, ? stale, x lost",
+	"GPUS         of a node, a character for each, by index: ▁ to █ use, · free, ? stale, x lost",
 	"REPLICAS     serving + starting / desired / maximum",
 	"IDLE FOR     since its last use while these pods have held it; ≥: or for longer.",
 	"             With --agent, as long as this program has seen it",

@@ -162,3 +162,14 @@ func TestNames(t *testing.T) {
 	f("GPU-3fae1c2b-1/gi7", &three, "n:3.7")
 	f("MIG-3fae1c2b-1", &three, "n:3.3fae1c")
 }
+
+// A workload at its maximum that needs more says so in the columns of what is wrong and why.
+func TestAtLimit(t *testing.T) {
+	f := &Fleet{View: view.View{Workloads: []view.Workload{{Namespace: "llm", Name: "chat", Ready: true, AtLimit: "at its maximum, needs 7", Decision: &view.Decision{Why: "5 is the maximum"}}}}}
+	table := f.workloads(&Look{Now: noon})
+	for _, column := range []string{"problem", "why"} {
+		if c := table.Rows[0].Cells[table.column(column)]; c.Text != "at its maximum, needs 7" || c.Style != Warn {
+			t.Errorf("%s: %+v", column, c)
+		}
+	}
+}

@@ -389,7 +389,7 @@ func (m *Model) digest(n int) []string {
 		}
 	}
 	most := max(3, n/3)
-	section("PROBLEMS", append(lines[:min(len(lines), max(most-len(nodes), most/2))], nodes...), most)
+	section("PROBLEMS", append(nodes[:min(len(nodes), max(most-len(lines), most/2))], lines...), most) // causes before effects
 	lines = nil
 	waste := f.waste(m.look())
 	_ = waste.SortBy(waste.Sort)

@@ -86,7 +86,7 @@ func TestFiveQuestions(t *testing.T) {
 		idle, most, cost, since, broken, free := 1, "1", "2.00", "≥6.00", 1, nodes*2
 		if nodes > 3 {
 			idle, most, cost, since, broken, free = nodes-2+3-100, "4", "8.00", "≥36.00", 101, (nodes-100)*2
-			f("what is broken, the most GPUs first", nil, "PROBLEMS\n  ml/render  SignalsReadable is False: no sample of pod render-1\n  node-00007 and 99 other nodes of pool-7, 800 GPUs, the first for 2h45m: agent: i/o timeout; 8 of 8 GPUs stale\n  "+node)
+			f("what is broken, the most GPUs first", nil, "PROBLEMS\n  node-00007 and 99 other nodes of pool-7, 800 GPUs, the first for 2h45m: agent: i/o timeout; 8 of 8 GPUs stale\n  "+node)
 		}
 		f("who idles", []string{"6"}, fmt.Sprintf("%s/notebook-ann  %11s", namespace, most), cost, "IDLE USD", since, "IDLE USD: the cost since each is idle, in all ≥")
 		f("since when", []string{"6"}, "IDLE FOR", "≥3h00m", "IDLE FOR: since the last use of these GPUs; ≥: or more")

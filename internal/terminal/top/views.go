@@ -226,7 +226,7 @@ func (f *Fleet) nodes(look *Look) Table {
 		{Key: "power_watts", Head: "W", Right: true, Least: 5, Rank: 2},
 		{Key: "temperature_celsius", Head: "°C", Right: true, Least: 3, Rank: 1},
 		{Key: "problem", Head: "PROBLEM", Rest: true, Least: 12},
-	}, Legend: "GPUS: a character for each, ▁ to █ by use, · free, ? stale, x lost"}
+	}, Legend: "GPUS: a character for each by index, ▁ to █ by use, · free, ? stale, x lost"}
 	per := f.byNode()
 	for i := range f.Nodes {
 		n := &f.Nodes[i]

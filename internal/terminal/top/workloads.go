@@ -142,6 +142,9 @@ func (f *Fleet) workloads(look *Look) Table {
 		case w.Waiting != "":
 			problem = text(w.Waiting, Warn)
 			why = problem
+		case w.AtLimit != "":
+			problem = text(w.AtLimit, Warn)
+			why = problem
 		case w.Actuation == "Advise":
 			problem.Text = "advice only"
 		}

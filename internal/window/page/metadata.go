@@ -120,6 +120,13 @@ func (d *Descriptions) set(namespace, name string, f func(*Metadata)) {
 	d.of[namespace][name] = m
 }
 
+// Names lists the metrics that pages of a namespace's pods describe, in no order. All are valid names.
+func (d *Descriptions) Names(namespace string) []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.Collect(maps.Keys(d.of[namespace]))
+}
+
 // Of returns what pages say about a metric: those of dcgm-exporters, and those of pods
 // in some namespaces; nil: in all.
 func (d *Descriptions) Of(namespaces []string, metric string) (out []Metadata) {

@@ -4,6 +4,7 @@ package page
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -45,6 +46,11 @@ func TestMetadata(t *testing.T) {
 		if diff := cmp.Diff(c.want, d.Of(c.namespaces, c.metric)); diff != "" {
 			t.Errorf("%s of %q: %s", c.metric, c.namespaces, diff)
 		}
+	}
+	names := d.Names("b") // of that namespace only, and none that is malformed
+	slices.Sort(names)
+	if diff := cmp.Diff([]string{"other", "vllm:queue"}, names); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -118,6 +118,9 @@ func (s *Scraper) Metadata(namespaces []string, metric string) []page.Metadata {
 	return s.described.Of(namespaces, metric)
 }
 
+// Described lists the metrics that pages of a namespace's pods describe, in no order.
+func (s *Scraper) Described(namespace string) []string { return s.described.Names(namespace) }
+
 // OnDeliver sets f, which is called after samples of a time are stored. It must not block.
 // It must be called before Run.
 func (s *Scraper) OnDeliver(f func(target string, at time.Time)) { s.deps.Deliver = f }

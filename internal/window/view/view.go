@@ -214,6 +214,8 @@ type Workload struct {
 	Problem   string   `json:"problem,omitempty"` // why it is not ready
 	Waiting   string   `json:"waiting,omitempty"` // why it is not ready, if that is not a problem: no replica serves yet
 	Signals   []Signal `json:"signals"`
+	// AtLimit says that maxReplicas, a schedule or the budget keeps fewer replicas than the load needs, and how many that is.
+	AtLimit string `json:"atLimit,omitempty"`
 	// Override says what holds or bounds the replicas until when, and why.
 	Override string `json:"override,omitempty"`
 	// Schedules are the active ones. Min and Max are the bounds in force.

@@ -35,8 +35,11 @@ function aboutGPU(g, node, shown) {
     ...(g.lost ? [] : ["utilisation " + percentText(g.utilization) + ", memory " + num(g.memoryUsedMiB) + " of " + num(g.memoryTotalMiB) + " MiB", num(g.powerWatts) + " W, " + num(g.temperatureCelsius) + " °C"])].filter(Boolean).join("\n");
 }
 
+// indexOf is the index of a GPU, and of a MIG instance its number behind that; empty: unknown.
+const indexOf = (g) => (g.index === undefined ? "" : g.index + (g.uuid.includes("/gi") ? "." + g.uuid.split("/gi")[1] : ""));
+
 function makeCell(g, node) {
-  const a = el("a", { class: "gpu", href: hashOf("gpu", { node, uuid: g.uuid }), tabindex: "-1" }, el("b"), el("i"), el("span"));
+  const a = el("a", { class: "gpu", href: hashOf("gpu", { node, uuid: g.uuid }), tabindex: "-1" }, el("small"), el("b"), el("i"), el("span"));
   return a;
 }
 
@@ -44,10 +47,11 @@ function drawCell(a, g, node, shown) {
   const [look] = lookOf(g, shown), s = seconds(g.age) + shown.extra, known = g.utilization !== undefined, owners = g.owners || [];
   const hot = isHottest(g, node, shown);
   setClass(a, "gpu " + look + (hot ? " hot" : ""));
-  setText(a.children[1], hot ? num(g.temperatureCelsius) + " °C" : "");
+  setText(a.children[2], hot ? num(g.temperatureCelsius) + " °C" : "");
   a.about = aboutGPU(g, node, shown);
   a.setAttribute("aria-label", a.about.replaceAll("\n", ", "));
-  setText(a.firstChild, look === "lost" ? "lost" : !known ? "stale" : look === "idle" ? "idle-held" : look === "free" ? "free" : num(g.utilization) + " %");
+  setText(a.firstChild, indexOf(g));
+  setText(a.children[1], look === "lost" ? "lost" : !known ? "stale" : look === "idle" ? "idle-held" : look === "free" ? "free" : num(g.utilization) + " %");
   setText(a.lastChild, known && look === "old" ? "stale, " + age(s) : owners.length ? owners[0].pod + (owners.length > 1 ? " +" + (owners.length - 1) : "") : "");
 }
 

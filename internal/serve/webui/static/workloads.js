@@ -9,19 +9,19 @@ const keyOf = (w) => w.namespace + "/" + w.name;
 const mostProblems = 5; // beside those of nodes
 let allProblems = false;
 
-// problemsOf lists what is wrong, the worst first: a text, and the address of what it is about.
+// problemsOf lists what is wrong, causes before effects: nodes before workloads, a text, and the address of what it is about.
 function problemsOf(v, shown) {
   const out = [];
   for (const w of workloadsOf(v, "")) {
     const to = hashOf("workloads", { open: keyOf(w) });
-    if (w.problem) out.push({ rank: 0, who: keyOf(w), to, text: w.problem });
+    if (w.problem) out.push({ rank: 1, who: keyOf(w), to, text: w.problem });
     for (const o of w.objectives || []) {
-      if (o.missed) out.push({ rank: 1, who: keyOf(w), to, text: "objective missed: " + o.attained + " of the requests within the limits, want " + o.objective });
-      else if (o.burning) out.push({ rank: 2, who: keyOf(w), to, text: "the error budget is used up fast: " + (o.budgetLeft || "?") + " is left" });
+      if (o.missed) out.push({ rank: 2, who: keyOf(w), to, text: "objective missed: " + o.attained + " of the requests within the limits, want " + o.objective });
+      else if (o.burning) out.push({ rank: 3, who: keyOf(w), to, text: "the error budget is used up fast: " + (o.budgetLeft || "?") + " is left" });
     }
-    if (w.decision && decisionAge(w, shown) > shown.maxAge) out.push({ rank: 3, who: keyOf(w), to, text: "last decision " + age(decisionAge(w, shown)) + " ago" });
+    if (w.decision && decisionAge(w, shown) > shown.maxAge) out.push({ rank: 4, who: keyOf(w), to, text: "last decision " + age(decisionAge(w, shown)) + " ago" });
   }
-  for (const n of nodeProblems(v)) out.push({ rank: 4, who: n.name, others: extentText(n, shown), all: n.alike > 1 ? n.alike : 0, to: hashOf("fleet", { q: n.name }), text: n.problems.join("; ") });
+  for (const n of nodeProblems(v)) out.push({ rank: 0, who: n.name, others: extentText(n, shown), all: n.alike > 1 ? n.alike : 0, to: hashOf("fleet", { q: n.name }), text: n.problems.join("; ") });
   const pods = v.targets.filter((t) => t.kind === "pod" && !t.up && !t.starting).map((t) => ({ rank: 5, who: t.name, to: hashOf("fleet"), text: t.error || "no answer yet" }));
   return out.concat(pods).sort((a, b) => a.rank - b.rank);
 }
@@ -29,7 +29,7 @@ function problemsOf(v, shown) {
 // firstOf keeps the first problems, and of those of nodes the first groups: one fault of many workloads does not hide them.
 function firstOf(all) {
   let left = mostProblems, groups = most.problems;
-  return all.filter((p) => (p.rank === 4 ? groups-- > 0 : left-- > 0));
+  return all.filter((p) => (p.rank === 0 ? groups-- > 0 : left-- > 0));
 }
 
 function drawProblemList(v, shown) {
@@ -119,6 +119,7 @@ function stateOf(w, shown) {
   if (w.decision && decisionAge(w, shown) > shown.maxAge) return { rank: 2, text: "old", why: "last decision " + age(decisionAge(w, shown)) + " ago", look: "dim" };
   if (burning) return { rank: 3, text: "budget burns", why: "", look: "bad" };
   const wait = waiting(w, shown.now);
+  if (w.atLimit) return { rank: 4, text: w.atLimit, why: w.decision ? w.decision.why : "", look: "note" };
   if (w.override) return { rank: 4, text: "overridden", why: w.override, look: "note" };
   if (w.idle) return { rank: 5, text: "idle", why: w.idle, look: "note" };
   if (!wait && (w.schedules || []).length) return { rank: 6, text: "scheduled", why: "active schedules: " + w.schedules.join(", "), look: "note" };
