@@ -88,10 +88,11 @@ type Config struct {
 	ControllerKubeconfig func(standby bool, kubeconfig string) (string, error)
 	// AgentTokens makes agents require tokens, and the controller send its own.
 	AgentTokens  bool
-	NoController bool // StartController starts it later
-	NoAgents     bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
-	NoNodes      bool // neither nodes nor agents: the caller brings its own
-	Hollow       bool // neither, and the control plane gives no node up: see [Stack.JoinHollow]
+	Controller   string // the program in bin/ that controllers are; default gpupilot-controller
+	NoController bool   // StartController starts it later
+	NoAgents     bool   // nodes without the agents' DaemonSet, as where a GPUExporter makes it
+	NoNodes      bool   // neither nodes nor agents: the caller brings its own
+	Hollow       bool   // neither, and the control plane gives no node up: see [Stack.JoinHollow]
 
 	// Install installs GPUPilot's objects instead of applying the manifests of deploy/, as Helm does. The controller's
 	// Service is to be an ExternalName of localhost, and the APIServices' port is ServicePort.
@@ -379,6 +380,11 @@ func (s *Stack) startNodes(ctx context.Context) error {
 	if s.cfg.NoAgents {
 		return nil
 	}
+	return s.DeployAgents(ctx)
+}
+
+// DeployAgents makes the agents' DaemonSet and waits for an agent on each node.
+func (s *Stack) DeployAgents(ctx context.Context) error {
 	if err := s.Apply(ctx, []byte(agents)); err != nil {
 		return err
 	}
