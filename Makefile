@@ -55,15 +55,6 @@ bin/gpupilot-agent: $(GO_FILES)
 	CGO_ENABLED=1 go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-agent
 bin/gpupilot-controller: $(GO_FILES)
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-controller
-# The controller with a clock that tests set wrong: Go's own package time with another Now.
-CLOCK := test/e2e/sweep/testdata/clock/shifted.go
-bin/gpupilot-controller-clock: $(GO_FILES) $(CLOCK)
-	@mkdir -p bin/clock
-	sed 's/sec, nsec, mono := runtimeNow()/sec, nsec, mono := shiftedNow()/' "$$(go env GOROOT)/src/time/time.go" > bin/clock/time.go
-	grep -q shiftedNow bin/clock/time.go
-	printf '{"Replace": {"%s/time.go": "$(CURDIR)/bin/clock/time.go", "%s/shifted.go": "$(CURDIR)/$(CLOCK)"}}' \
-		"$$(go env GOROOT)/src/time" "$$(go env GOROOT)/src/time" > bin/clock/overlay.json
-	CGO_ENABLED=0 go build -overlay bin/clock/overlay.json -ldflags '$(LDFLAGS)' -o $@ ./cmd/gpupilot-controller
 bin/gpupilot-demo: $(GO_FILES) $(TEST_FILES)
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o $@ ./test/demo
 bin/gpupilot-bench: $(GO_FILES) $(TEST_FILES)
@@ -156,7 +147,7 @@ test: all fakes ## the tests that tell whether the product works: units, and the
 	@$(count_tests)
 
 # Everything else: the race detector, and what has the build tag e2e or is a module of its own.
-test-all: all fakes bin/lws bin/gpupilot-controller-clock $(ARM64_TEST) ## every test that make test does not run, and its unit tests again under the race detector
+test-all: all fakes bin/lws $(ARM64_TEST) ## every test that make test does not run, and its unit tests again under the race detector
 	@$(MAKE) --no-print-directory kube
 	@rm -rf bin/tests
 	$(call go_test,race,-race $(QUICK) -timeout 30m ./...)
@@ -197,7 +188,7 @@ soak-controller: kube all ## the controller on NODES (1000) simulated nodes that
 
 TRANSITIONS ?= 3000
 SEED        ?= 1
-sweep: kube all bin/gpupilot-controller-clock ## every field of the CRDs and of the chart's values set, changed, removed, and every call of the controller to the API server disturbed: an hour; as root also 200 drains on a real node: another; TRANSITIONS=0 for every value, SEED=n
+sweep: kube all ## every field of the CRDs and of the chart's values set, changed, removed, and every call of the controller to the API server disturbed: an hour; as root also 200 drains on a real node: another; TRANSITIONS=0 for every value, SEED=n
 	go test -count=1 -v -tags $(E2E) -timeout 6h ./test/e2e/sweep -transitions $(TRANSITIONS) -rounds 0 -within 10s -seed $(SEED)
 	cd test/chart && go test -count=1 -v -timeout 1h -run TestEveryValueRenders . -sweep 0 -seed $(SEED)
 	go test -count=1 -v -tags $(E2E) -timeout 4h -run '^TestDrainNode$$' ./test/e2e/realnode -drains 200 -longest 90s

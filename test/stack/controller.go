@@ -3,7 +3,6 @@
 package stack
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,13 +54,6 @@ func (s *Stack) StartController(ctx context.Context, args ...string) error {
 func (s *Stack) RestartController(ctx context.Context, args ...string) error {
 	s.StopController()
 	s.cfg.ControllerArgs = args
-	return s.StartController(ctx)
-}
-
-// RestartProgram ends the controller and starts another program of bin/ in its place, now and later; "": the usual one.
-func (s *Stack) RestartProgram(ctx context.Context, name string) error {
-	s.StopController()
-	s.cfg.Controller = name
 	return s.StartController(ctx)
 }
 
@@ -145,7 +137,7 @@ func (s *Stack) runController(ctx context.Context, url string, securePort int, l
 
 // launch starts a controller at the address of a URL, and returns when it is ready.
 func (s *Stack) launch(ctx context.Context, kubeconfig, url, log string, started func(*child.Process), args ...string) (*child.Process, error) {
-	p, err := child.StartLogged(exec.Command(filepath.Join(s.cfg.Root, "bin", cmp.Or(s.cfg.Controller, "gpupilot-controller")), append([]string{
+	p, err := child.StartLogged(exec.Command(filepath.Join(s.cfg.Root, "bin", "gpupilot-controller"), append([]string{
 		"--kubeconfig", kubeconfig, "--namespace", Namespace, "--address", strings.TrimPrefix(url, "http://"),
 		"--pod-cidrs", "127.0.0.0/8", // simnode's pods
 	}, args...)...), log)

@@ -88,11 +88,10 @@ type Config struct {
 	ControllerKubeconfig func(standby bool, kubeconfig string) (string, error)
 	// AgentTokens makes agents require tokens, and the controller send its own.
 	AgentTokens  bool
-	Controller   string // the program in bin/ that controllers are; default gpupilot-controller
-	NoController bool   // StartController starts it later
-	NoAgents     bool   // nodes without the agents' DaemonSet, as where a GPUExporter makes it
-	NoNodes      bool   // neither nodes nor agents: the caller brings its own
-	Hollow       bool   // neither, and the control plane gives no node up: see [Stack.JoinHollow]
+	NoController bool // StartController starts it later
+	NoAgents     bool // nodes without the agents' DaemonSet, as where a GPUExporter makes it
+	NoNodes      bool // neither nodes nor agents: the caller brings its own
+	Hollow       bool // neither, and the control plane gives no node up: see [Stack.JoinHollow]
 
 	// Install installs GPUPilot's objects instead of applying the manifests of deploy/, as Helm does. The controller's
 	// Service is to be an ExternalName of localhost, and the APIServices' port is ServicePort.

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -21,18 +19,17 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/test/child"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
-
-// clockController is the controller whose clock is wrong by the seconds in a file, which the environment variable names.
-const clockController, clockFile = "gpupilot-controller-clock", "GPUPILOT_CLOCK"
 
 // clockError is how wrong clocks are.
 const clockError = 10 * time.Minute
@@ -42,7 +39,8 @@ type trial struct {
 	*testing.T
 	*auditor
 	r       *rand.Rand
-	clock   string // the file; empty: the clock cannot be set
+	clocks  bool          // they can be set
+	wrong   time.Duration // the controller's clock
 	casts   int
 	made    map[string]int // pairs of features, and features under faults
 	slowest map[string]time.Duration
@@ -61,7 +59,7 @@ func (x *trial) faults() []fault {
 		{"restored", (*trial).restore}, {"writes disturbed", (*trial).disturbWrites}, {"API server hangs", (*trial).hangAPIServer},
 		{"two replicas", (*trial).twoReplicas}, {"controller down", (*trial).crash},
 	}
-	if x.clock != "" {
+	if x.clocks {
 		all = append(all, fault{"clock wrong", (*trial).setClock})
 	}
 	return slices.DeleteFunc(all, func(f fault) bool { return !rig.match.MatchString(f.name) })
@@ -74,14 +72,9 @@ func TestFaults(t *testing.T) {
 	x := &trial{T: t, r: random("faults"), made: map[string]int{}, slowest: map[string]time.Duration{}}
 	createNamespace(t, faultSpace)
 	stack.Must(t, rig.AwaitNamespace(t.Context(), faultSpace))
-	if _, err := os.Stat(filepath.Join("..", "..", "..", "bin", clockController)); err == nil {
-		x.clock = filepath.Join(t.TempDir(), "clock")
-		x.writeClock(0)
-		t.Setenv(clockFile, x.clock)
-		stack.Must(t, rig.RestartProgram(t.Context(), clockController))
-		t.Cleanup(func() { stack.Must(t, rig.RestartProgram(context.WithoutCancel(t.Context()), "")) })
-	} else {
-		t.Log("bin/" + clockController + " is missing: no clock is wrong; make test-all builds it")
+	err := child.SetClock(rig.ControllerPID(), 0)
+	if x.clocks = err == nil; err != nil {
+		t.Log("no clock is wrong:", err)
 	}
 	stack.Must(t, rig.DeployAgents(t.Context()))
 	t.Cleanup(func() {
@@ -116,11 +109,6 @@ func TestFaults(t *testing.T) {
 }
 
 func (x *trial) broken() bool { return x.settled(x.Context()) != nil }
-
-func (x *trial) writeClock(by time.Duration) {
-	next := x.clock + ".next"
-	stack.Must(x, errors.Join(os.WriteFile(next, fmt.Append(nil, int(by.Seconds())), 0o600), os.Rename(next, x.clock)))
-}
 
 // newCast replaces the subjects.
 func (x *trial) newCast() {
@@ -392,27 +380,32 @@ func (x *trial) loseNode() func() {
 	all := rig.Nodes.NodeNames()
 	node := all[x.r.IntN(len(all))]
 	stack.Must(x, rig.Nodes.PowerOff(node))
-	var pods corev1.PodList
-	x.must(func() error { return rig.Client.List(x.Context(), &pods) })
 	x.must(func() error {
 		return client.IgnoreNotFound(rig.Client.Delete(x.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 	})
+	x.forget(node)
+	return func() {
+		x.forget(node) // what the scheduler has put there since
+		x.must(func() error {
+			if err := rig.Nodes.PowerOn(x.Context(), node); !apierrors.IsAlreadyExists(err) {
+				return err
+			}
+			return nil
+		})
+		stack.Must(x, rig.AwaitAgents(x.Context(), len(all)))
+	}
+}
+
+// forget deletes the pods of a node.
+func (x *trial) forget(node string) {
+	var pods corev1.PodList
+	x.must(func() error { return rig.Client.List(x.Context(), &pods) })
 	for i := range pods.Items {
 		if p := &pods.Items[i]; p.Spec.NodeName == node {
 			x.must(func() error {
 				return client.IgnoreNotFound(rig.Client.Delete(x.Context(), p, client.GracePeriodSeconds(0)))
 			})
 		}
-	}
-	return func() {
-		x.must(func() error {
-			err := rig.Nodes.PowerOn(x.Context(), node)
-			if err != nil && strings.Contains(err.Error(), "already exists") {
-				return nil
-			}
-			return err
-		})
-		stack.Must(x, rig.AwaitAgents(x.Context(), len(all)))
 	}
 }
 
@@ -453,20 +446,27 @@ func (x *trial) hangBackend() func() {
 	}
 }
 
-// setClock has the controller's clock wrong, from its start or from a moment on.
+// setClock has the controller's clock wrong, from its start or from a moment on, until a moment or its next start.
 func (x *trial) setClock() func() {
-	by, restarts := clockError, x.r.IntN(3)
-	if x.r.IntN(2) == 0 {
-		by = -by
+	x.wrong = []time.Duration{clockError, -clockError}[x.r.IntN(2)]
+	restarts := x.r.IntN(4)
+	set := func() {
+		if pid := rig.ControllerPID(); pid != 0 {
+			stack.Must(x, child.SetClock(pid, x.wrong))
+		}
 	}
-	x.writeClock(by)
-	if restarts == 0 {
+	if restarts&1 != 0 {
 		x.restart()
+	} else {
+		set()
 	}
 	return func() {
-		x.writeClock(0)
-		if restarts < 2 {
+		x.long(30 * time.Second)
+		x.wrong = 0
+		if restarts&2 != 0 {
 			x.restart()
+		} else {
+			set()
 		}
 	}
 }
@@ -475,7 +475,25 @@ func (x *trial) setClock() func() {
 func (x *trial) restart() {
 	rig.KillController()
 	x.release()
-	stack.Must(x, rig.StartController(x.Context()))
+	x.start()
+}
+
+// start starts the controller, with the clock that it is to have.
+func (x *trial) start() {
+	set, by := make(chan error, 1), x.wrong
+	go func() {
+		if by == 0 {
+			set <- nil
+			return
+		}
+		pid := 0
+		for pid == 0 && x.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+			pid = rig.ControllerPID()
+		}
+		set <- child.SetClock(pid, by)
+	}()
+	stack.Must(x, errors.Join(rig.StartController(x.Context()), <-set))
 }
 
 // release deletes the lease, as its end would.
@@ -491,7 +509,7 @@ func (x *trial) crash() func() {
 	rig.KillController()
 	return func() {
 		x.release()
-		stack.Must(x, rig.StartController(x.Context()))
+		x.start()
 	}
 }
 
@@ -542,7 +560,7 @@ func (x *trial) restore() func() {
 		}
 		if restarts {
 			x.release()
-			stack.Must(x, rig.StartController(x.Context()))
+			x.start()
 		}
 	}
 }
@@ -580,10 +598,6 @@ func (x *trial) hangAPIServer() func() {
 
 // twoReplicas has a second replica take the lease from the first one, which hangs, runs on or has ended.
 func (x *trial) twoReplicas() func() {
-	if x.clock != "" { // the other one's clock is right
-		stack.Must(x, os.Setenv(clockFile, ""))
-		defer func() { _ = os.Setenv(clockFile, x.clock) }()
-	}
 	standby, err := rig.StartStandby(x.Context())
 	stack.Must(x, err)
 	pid, how := rig.ControllerPID(), x.r.IntN(3)
@@ -603,7 +617,7 @@ func (x *trial) twoReplicas() func() {
 			x.pause(time.Second, 3*time.Second)
 		}
 		if rig.ControllerPID() == 0 {
-			stack.Must(x, rig.StartController(x.Context()))
+			x.start()
 		}
 		if x.r.IntN(2) == 0 {
 			standby.Stop()
