@@ -33,21 +33,26 @@ var Numbers = []int64{-1, 0, 1, 30_000_000, math.MaxInt32, math.MinInt32, math.M
 // mostOfList bounds the bytes of a list: the API server takes no larger object.
 const mostOfList = 1 << 20
 
-// Mutants calls f with copies of an object, each with one field of another value. what says which. The fields are those of
-// the type, through lists and maps with one entry; skip says which are left out.
-func Mutants[T any](base *T, copyOf func(*T) *T, skip func(path string) bool, f func(what string, mutant *T)) {
+// Mutant is one field of an object with one of its hostile values.
+type Mutant[T any] struct {
+	Field string // its path
+	Value int    // the number of the value
+	Of    int    // how many values the field has
+	make  func(*T) string
+}
+
+// Set gives the field of x the value, and says which.
+func (m *Mutant[T]) Set(x *T) string { return m.Field + " " + m.make(x) }
+
+// Mutants are those of a type: each of its fields, through lists and maps with one entry, with each value.
+func Mutants[T any]() (out []Mutant[T]) {
 	walk(reflect.TypeFor[T](), "", 0, func(path string, steps []int, t reflect.Type) {
-		if skip(path) {
-			return
-		}
 		values := valuesOf(t)
-		for i, value := range values {
-			m := copyOf(base)
-			v := reach(reflect.ValueOf(m).Elem(), steps)
-			name := value(v)
-			f(fmt.Sprintf("%s #%d %s", path, i, name), m)
+		for i, set := range values {
+			out = append(out, Mutant[T]{path, i, len(values), func(x *T) string { return set(reach(reflect.ValueOf(x).Elem(), steps)) }})
 		}
 	})
+	return out
 }
 
 // The steps of a path besides the numbers of fields.
@@ -266,9 +271,9 @@ const (
 func Compare(t testing.TB, name string, harmless Cost, size int, f func()) {
 	t.Helper()
 	bytes := mostTimes*harmless.Bytes + mostBytesByByte*int64(size) + 1<<20
-	units := slower * (mostTimes*harmless.Units + mostUnitsByMiB*float64(size)/(1<<20) + 20)
+	units := slower * (mostTimes*harmless.Units + mostUnitsByMiB*float64(size)/(1<<20) + 60)
 	is := Cost{math.MaxInt64, math.Inf(1)}
-	for range 3 { // the machine may be busy
+	for range 5 { // the machine may be busy
 		b, u := cost(f)
 		is.Bytes = min(is.Bytes, b)
 		if is.Units = min(is.Units, u/float64(200*time.Microsecond)); is.Units > units { // at the least unit it is cheap anyway

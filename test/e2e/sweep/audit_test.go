@@ -54,7 +54,30 @@ func newAuditor(t *testing.T) *auditor {
 			a.changed(p, e.Type == watch.Deleted)
 		}
 	}, client.InNamespace(faultSpace))
+	rig.Follow(t, &v1alpha1.GPUAutoscalerList{}, func(e watch.Event) {
+		if o, ok := e.Object.(*v1alpha1.GPUAutoscaler); ok && e.Type == watch.Modified {
+			a.decided(o)
+		}
+	}, client.InNamespace(faultSpace))
 	return a
+}
+
+// decided notes why the replicas change.
+func (a *auditor) decided(o *v1alpha1.GPUAutoscaler) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	d := o.Status.LastDecision
+	if s := a.subjects[o.Name]; s != nil && d != nil && o.Status.DesiredReplicas != nil && *o.Status.DesiredReplicas != s.desired {
+		s.desired = *o.Status.DesiredReplicas
+		text := d.Message
+		for _, step := range d.Steps {
+			text += fmt.Sprintf(" | %s %d → %d: %s", step.Rule, step.Before, step.After, step.Message)
+		}
+		for _, in := range d.Inputs {
+			text += fmt.Sprintf(" | %s %s of %d, %d ms", in.Signal, in.Value, in.Replicas, in.AgeMilliseconds)
+		}
+		s.did = append(s.did, fmt.Sprintf("%s decided %d of %d serving, %d starting: %s", time.Now().UTC().Format("05.0"), s.desired, o.Status.ServingReplicas, o.Status.StartingReplicas, text))
+	}
 }
 
 // scaled judges the replicas of a Deployment.
@@ -69,15 +92,16 @@ func (a *auditor) scaled(d *appsv1.Deployment) {
 	n, before := *d.Spec.Replicas, s.replicas
 	s.replicas = n
 	by := stack.WriterOf(d)
-	s.did = append(s.did, fmt.Sprintf("%d → %d by %s", before, n, by))
-	if by == restorer {
+	s.did = append(s.did, fmt.Sprintf("%s %d → %d by %s", time.Now().UTC().Format("05.0"), before, n, by))
+	restored := s.restored // a rate counts from where the replicas were, whoever took them away
+	if s.restored = by == restorer; s.restored {
 		return
 	}
 	low, high := s.envelope(time.Now(), a.slack)
 	if n < low || n > high {
 		s.broken = append(s.broken, fmt.Sprintf("%d replicas, and the model allows %d to %d", n, low, high))
 	}
-	if s.can(steps) && !s.can(overrides) && !s.can(schedules) && s.partner == nil && before > 0 && n > before+1 {
+	if s.can(steps) && !s.can(overrides) && !s.can(schedules) && s.partner == nil && !restored && before > 0 && n > before+1 {
 		s.broken = append(s.broken, fmt.Sprintf("%d → %d replicas in one step, and the policy allows 1", before, n))
 	}
 }
@@ -119,7 +143,7 @@ func (a *auditor) change(s *subject, what string, set func(*wish)) wish {
 	defer a.mu.Unlock()
 	next := s.now
 	set(&next)
-	s.was, s.now, s.did = append(s.was, next), next, append(s.did, what)
+	s.was, s.now, s.did = append(s.was, next), next, append(s.did, time.Now().UTC().Format("05.0 ")+what)
 	return next
 }
 

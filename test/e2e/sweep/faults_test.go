@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -82,7 +83,7 @@ func TestFaults(t *testing.T) {
 	})
 	x.auditor = newAuditor(t)
 	var queue []fault
-	for n := 0; n < *episodes && t.Context().Err() == nil && len(x.found) < 20; n++ {
+	for n := 0; n < *episodes && t.Context().Err() == nil && len(x.found) < 60; n++ {
 		if n%3 == 0 || len(x.found) > 0 && n > 0 && x.broken() {
 			x.newCast()
 		}
@@ -156,6 +157,7 @@ func (x *trial) create(s *subject) {
 	x.mu.Unlock()
 	x.offer(s, w.need)
 	d := stack.Deployment(faultSpace, s.name, n, 500*time.Millisecond)
+	d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0))}
 	if !s.usesGPU {
 		d.Spec.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
 	}
@@ -269,8 +271,11 @@ func (x *trial) converge(what string, since time.Time, names []string) {
 	took := time.Since(since).Round(100 * time.Millisecond)
 	if err != nil {
 		x.found = append(x.found, fmt.Sprintf("%s: it stays wrong: %v", what, err))
+		x.Log(x.found[len(x.found)-1])
 		for _, s := range x.sorted() {
+			x.mu.Lock()
 			x.Logf("  %s: %s", s, strings.Join(s.did, "; "))
+			x.mu.Unlock()
 		}
 	}
 	for _, name := range names {
@@ -278,6 +283,7 @@ func (x *trial) converge(what string, since time.Time, names []string) {
 	}
 	for _, v := range x.violations() {
 		x.found = append(x.found, what+": "+v)
+		x.Log(x.found[len(x.found)-1])
 	}
 	x.Logf("%s: as asked for after %v, %d violations so far", what, took, len(x.found))
 	if err == nil {

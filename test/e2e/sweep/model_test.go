@@ -122,6 +122,8 @@ type subject struct {
 	now      wish
 	was      []wish // since the last convergence, with now
 	replicas int32  // as last seen
+	desired  int32  // as last decided
+	restored bool   // they were put back by a restore
 	did      []string
 	broken   []string
 }
