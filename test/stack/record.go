@@ -25,14 +25,14 @@ func (s *Stack) Record(t *testing.T, name string) *Recorder {
 	rec := &Recorder{}
 	s.Follow(t, &appsv1.DeploymentList{}, func(e watch.Event) {
 		if d, ok := e.Object.(*appsv1.Deployment); ok && e.Type != watch.Deleted {
-			rec.add(*d.Spec.Replicas, writerOf(d))
+			rec.add(*d.Spec.Replicas, WriterOf(d))
 		}
 	}, client.InNamespace(WorkloadNamespace), client.MatchingFields{"metadata.name": name})
 	return rec
 }
 
-// writerOf is who has set the replicas of a Deployment, as the API server names clients.
-func writerOf(d *appsv1.Deployment) string {
+// WriterOf is who has set the replicas of a Deployment, as the API server names clients.
+func WriterOf(d *appsv1.Deployment) string {
 	for i := range d.ManagedFields {
 		var fields struct {
 			Spec map[string]any `json:"f:spec"`

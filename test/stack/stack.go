@@ -379,6 +379,11 @@ func (s *Stack) startNodes(ctx context.Context) error {
 	if s.cfg.NoAgents {
 		return nil
 	}
+	return s.DeployAgents(ctx)
+}
+
+// DeployAgents makes the agents' DaemonSet and waits for an agent on each node.
+func (s *Stack) DeployAgents(ctx context.Context) error {
 	if err := s.Apply(ctx, []byte(agents)); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
@@ -70,6 +71,19 @@ func (k *idle) Report(p *Pass) Part {
 	return out
 }
 
+// recalled is a scale-down as a status has it, of the size that was written.
+func recalled(x *v1alpha1.IdleRemoval) *v1alpha1.IdleRemoval {
+	if x == nil {
+		return nil
+	}
+	out := *x
+	out.Pods = nil
+	for _, name := range x.Pods[:min(len(x.Pods), maxPods)] {
+		out.Pods = append(out.Pods, excerpt.Of(name, view.MaxName))
+	}
+	return &out
+}
+
 // observe returns the report about a decision by a policy. a has the status that the previous
 // leader wrote.
 func (k *idle) observe(p *scale.Policy, d *scale.Decision, a *v1alpha1.GPUAutoscaler) *idleReport {
@@ -81,7 +95,7 @@ func (k *idle) observe(p *scale.Policy, d *scale.Decision, a *v1alpha1.GPUAutosc
 		c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionIdle)
 		k.started, k.warned = true, c != nil && (c.Reason == v1alpha1.ReasonIdleSoon || c.Reason == v1alpha1.ReasonIdleDown)
 		if s := a.Status.Idle; s != nil {
-			k.removed = s.Removed
+			k.removed = recalled(s.Removed)
 		}
 	}
 	switch u := &d.Idle; {

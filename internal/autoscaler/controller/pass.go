@@ -15,6 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/memory"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/observe"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/history"
@@ -59,7 +60,9 @@ func (w *workload) pass(now time.Time) (spent time.Duration) {
 		w.trackTarget(r)
 	}
 	w.actuator.follow(a)
-	if r.obstacle = w.findObstacle(a, &t, err); r.obstacle.reason != "" {
+	r.obstacle = w.findObstacle(a, &t, err)
+	r.obstacle.message = excerpt.Of(r.obstacle.message, maxMessage) // it may quote names of any length
+	if r.obstacle.reason != "" {
 		w.engine.suspended = true
 		if r.obstacle.lasts() {
 			// Others may set the replicas meanwhile, and no signal is observed. Learned

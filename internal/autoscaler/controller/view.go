@@ -15,6 +15,7 @@ import (
 	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/shown"
 	"github.com/gpupilot/gpupilot/internal/autoscaler/target"
+	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/discovery"
@@ -93,8 +94,8 @@ func (c *Controller) startingSince(w *workload) (since time.Time) {
 func viewWorkload(r *pass) view.Workload {
 	a := r.Object
 	out := view.Workload{
-		Namespace: a.Namespace, Name: a.Name, Kind: a.Spec.ScaleTargetRef.Kind, Target: a.Spec.ScaleTargetRef.Name,
-		Actuation: string(cmp.Or(a.Spec.Actuation, v1alpha1.ActuationScale)), Min: 1, Max: a.Spec.MaxReplicas,
+		Namespace: a.Namespace, Name: a.Name, Kind: excerpt.Of(a.Spec.ScaleTargetRef.Kind, view.MaxName), Target: excerpt.Of(a.Spec.ScaleTargetRef.Name, view.MaxName),
+		Actuation: excerpt.Of(string(cmp.Or(a.Spec.Actuation, v1alpha1.ActuationScale)), view.MaxName), Min: 1, Max: a.Spec.MaxReplicas,
 		Deletion: explain.Deletion(a),
 	}
 	if a.Spec.Actuation == v1alpha1.ActuationHPA {

@@ -36,6 +36,9 @@ type HPAs struct {
 // HPAs returns the keeper of HorizontalPodAutoscalers. live reads from the API server.
 func (s *Scaler) HPAs(live client.Reader) *HPAs { return &HPAs{s, live} }
 
+// maxUID bounds a UID that a status has: the API server's have 36 characters.
+const maxUID = 64
+
 // HPA is what is known of the HorizontalPodAutoscaler of one GPUAutoscaler. One goroutine uses it.
 type HPA struct {
 	UID     types.UID // empty: there is none
@@ -58,7 +61,7 @@ func (x *HPA) Follow(a *v1alpha1.GPUAutoscaler, leading bool) {
 		return
 	}
 	*x = HPA{owner: a.UID, deleted: x.deleted}
-	if s := a.Status.HPA; s != nil {
+	if s := a.Status.HPA; s != nil && len(s.UID) <= maxUID {
 		x.UID = s.UID
 	}
 }

@@ -3,10 +3,10 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -107,8 +107,8 @@ func parseFormula(text string, variables []string) (program cel.Program, used []
 		return nil, nil, err
 	}
 	parsed, issues := own.Parse(text)
-	if err := issues.Err(); err != nil {
-		return nil, nil, errors.New(firstLine(err))
+	if problem := firstOf(issues); problem != "" {
+		return nil, nil, errors.New(problem)
 	}
 	expr := parsed.NativeRep().Expr()
 	if lists := ast.MatchDescendants(ast.NavigateExpr(parsed.NativeRep(), expr), isOther); len(lists) > 0 {
@@ -116,8 +116,8 @@ func parseFormula(text string, variables []string) (program cel.Program, used []
 	}
 	ast.PostOrderVisit(expr, ast.NewExprVisitor(toDouble))
 	checked, issues := own.Check(parsed)
-	if err := issues.Err(); err != nil {
-		return nil, nil, fmt.Errorf("%s; its variables are %s", firstLine(err), listed(variables))
+	if problem := firstOf(issues); problem != "" {
+		return nil, nil, fmt.Errorf("%s; its variables are %s", problem, listed(variables))
 	}
 	if checked.OutputType() != cel.DoubleType {
 		return nil, nil, fmt.Errorf("is a %s, not a number of replicas", checked.OutputType())
@@ -217,13 +217,21 @@ func evaluator(program cel.Program, used []string) func([]float64) (float64, err
 	}
 }
 
-// position is the start of a CEL error: where it is in the formula.
-var position = regexp.MustCompile(`^ERROR: <input>:\d+:(\d+): `)
-
-// firstLine is the message of a CEL error, with its column, without the source that CEL repeats.
-func firstLine(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	return position.ReplaceAllString(line, "column $1: ")
+// firstOf is the first of CEL's errors, with its column; empty: there is none. CEL's own text repeats the formula for each
+// of them, in as many steps as the square of its length.
+func firstOf(issues *cel.Issues) string {
+	all := issues.Errors()
+	if len(all) == 0 {
+		return ""
+	}
+	first := slices.MinFunc(all, func(a, b *cel.Error) int {
+		return cmp.Or(a.Location.Line()-b.Location.Line(), a.Location.Column()-b.Location.Column())
+	})
+	line, _, _ := strings.Cut(first.Message, "\n")
+	if first.Location.Column() < 0 {
+		return line
+	}
+	return fmt.Sprintf("column %d: %s", first.Location.Column()+1, line)
 }
 
 func listed(variables []string) string {

@@ -141,6 +141,25 @@ func FuzzFormula(f *testing.F) {
 	})
 }
 
+// However often a formula is wrong, one error is written.
+func TestNestedFormulasAreCheap(t *testing.T) {
+	for _, open := range []string{"max(", "-max(", "!", "-(", "(", "true ? max("} {
+		closing := strings.Repeat(")", strings.Count(open, "("))
+		if strings.Contains(open, "?") {
+			closing += " : 1"
+		}
+		n := 1000 / (len(open) + len(closing))
+		text := strings.Repeat(open, n) + "1" + strings.Repeat(closing, n)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := formula(t, text)
+		runtime.ReadMemStats(&after)
+		if took := (after.TotalAlloc - before.TotalAlloc) >> 10; err == nil || took > 4096 {
+			t.Errorf("%s, %d deep: %d KiB (%v)", open, n, took, err)
+		}
+	}
+}
+
 // Each function of CEL's library, with the dearest arguments that fit, is refused or costs no more than arithmetic of that length.
 func TestFormulasAreCheap(t *testing.T) {
 	all, err := cel.NewEnv()

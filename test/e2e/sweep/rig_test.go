@@ -2,8 +2,8 @@
 
 //go:build e2e
 
-// Package sweep changes every field of every CRD, and disturbs every call of the
-// controller to the API server, on a real control plane. Which fields and which calls
+// Package sweep changes every field of every CRD, disturbs every call of the controller to
+// the API server, and runs pairs of features under faults, on a real control plane. Which fields and which calls
 // there are is read from the CRDs' schemas and from the controller's own requests.
 //
 // make test runs a sample, make sweep everything.
@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ import (
 var (
 	transitions = flag.Int("transitions", 45, "about how many changes of fields to make; 0: every field with every value")
 	rounds      = flag.Int("rounds", 1, "how many rounds of disturbed calls; 0: every kind of call with every disturbance")
+	episodes    = flag.Int("episodes", 2, "how many episodes of features and faults")
 	within      = flag.Duration("within", 0, "judge how soon after its last disturbed call a workload has the replicas that it needs; the promise is 10s, on a machine that does nothing else")
 	seed        = flag.Uint64("seed", 1, "of the choice of fields, values and disturbances")
 	only        = flag.String("only", "", "a regular expression of the fields, or of the calls and their disturbances")
@@ -61,7 +63,7 @@ func TestMain(m *testing.M) {
 	rig.proxy, rig.standby = newProxy(), newProxy()
 	proxies := []*proxy{rig.proxy, rig.standby}
 	stack.Main(m, stack.Config{
-		Nodes: 2, NoAgents: true, HPASyncPeriod: time.Second,
+		Nodes: 3, NoAgents: true, HPASyncPeriod: time.Second,
 		ControllerArgs: []string{
 			"--prometheus-url", backend.URL, "--external-metrics", "--queries-per-namespace", "1000", "--agent-image", stack.AgentImage,
 		},
@@ -92,7 +94,10 @@ func random(name string) *rand.Rand {
 
 // loads is a PromQL backend that has the loads of workloads. A query names its workload
 // as load{w="NAME"}; its value is absent unless it was set.
-type loads struct{ of sync.Map }
+type loads struct {
+	of   sync.Map
+	hung atomic.Bool // it answers nothing
+}
 
 func (l *loads) set(name string, x float64) { l.of.Store(name, x) }
 
@@ -100,10 +105,21 @@ var asked = regexp.MustCompile(`\bw="([^"]*)"`)
 
 // ServeHTTP implements http.Handler.
 func (l *loads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for l.hung.Load() {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 	result := "[]"
 	if m := asked.FindStringSubmatch(r.FormValue("query")); m != nil {
 		if x, ok := l.of.Load(m[1]); ok {
-			result = fmt.Sprintf(`[{"metric": {}, "value": [%d, "%g"]}]`, time.Now().Unix(), x)
+			at := r.FormValue("time") // a backend answers for the time that it is asked about
+			if at == "" {
+				at = strconv.FormatInt(time.Now().Unix(), 10)
+			}
+			result = fmt.Sprintf(`[{"metric": {}, "value": [%s, "%g"]}]`, at, x)
 		}
 	}
 	fmt.Fprintf(w, `{"status": "success", "data": {"resultType": "vector", "result": %s}}`, result)
