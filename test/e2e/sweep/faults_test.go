@@ -633,7 +633,7 @@ func (x *trial) twoReplicas() func() {
 	}
 	x.release()
 	return func() {
-		if how == 0 && pid != 0 {
+		if how == 0 && pid != 0 && pid == rig.ControllerPID() { // another fault may have restarted it
 			stack.Leads(x.T, standby.URL, true)
 			x.pause(time.Second, 2*time.Second)
 			_ = syscall.Kill(pid, syscall.SIGCONT) // it believes that it leads
