@@ -327,7 +327,7 @@ func Measure(f func()) Cost {
 const (
 	mostTimes       = 8
 	mostBytesByByte = 96
-	mostUnitsByMiB  = 1000
+	mostUnitsByMiB  = 3000
 )
 
 // Compare fails if f, whose input has so many bytes, costs far more than a harmless input does. name says what f does.
