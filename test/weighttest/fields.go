@@ -7,6 +7,7 @@ package weighttest
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -55,6 +56,20 @@ func Mutants[T any]() (out []Mutant[T]) {
 	return out
 }
 
+// Sample returns n values of each field, others by another seed; n = 0: all.
+func Sample[T any](all []Mutant[T], n int, r *rand.Rand) (out []Mutant[T]) {
+	first := map[string]int{}
+	for _, m := range all {
+		if _, seen := first[m.Field]; !seen {
+			first[m.Field] = r.IntN(m.Of)
+		}
+		if n == 0 || (m.Value-first[m.Field]+m.Of)%m.Of < n {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
 // The steps of a path besides the numbers of fields.
 const (
 	intoPointer = -1 - iota
@@ -92,6 +107,54 @@ func walk(t reflect.Type, path string, depth int, f func(string, []int, reflect.
 	case reflect.Slice:
 		if t.Elem().Kind() != reflect.Uint8 {
 			walk(t.Elem(), path+"[0]", depth+1, f, add(intoList)...)
+		}
+	}
+}
+
+// Fill sets everything below a pointer to something harmless.
+func Fill(x any) { fill(reflect.ValueOf(x).Elem(), 0) }
+
+func fill(v reflect.Value, depth int) {
+	switch x := v.Addr().Interface().(type) {
+	case *metav1.Time:
+		*x = metav1.NewTime(time.Now().Add(-time.Minute))
+		return
+	case *metav1.MicroTime:
+		*x = metav1.NewMicroTime(time.Now().Add(-time.Minute))
+		return
+	case *time.Time:
+		*x = time.Now().Add(-time.Minute)
+		return
+	case *runtime.RawExtension:
+		x.Raw = []byte("{}")
+		return
+	}
+	if depth > 12 {
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString("chat")
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		v.SetInt(1)
+	case reflect.Float64:
+		v.SetFloat(1)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), depth+1)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				fill(v.Field(i), depth+1)
+			}
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), depth+1)
+	case reflect.Map:
+		if v.Type().Key().Kind() == reflect.String && v.Type().Elem().Kind() == reflect.String {
+			v.Set(reflect.MakeMap(v.Type()))
+			v.SetMapIndex(reflect.ValueOf("a").Convert(v.Type().Key()), reflect.ValueOf("b").Convert(v.Type().Elem()))
 		}
 	}
 }
@@ -264,7 +327,7 @@ func Measure(f func()) Cost {
 const (
 	mostTimes       = 8
 	mostBytesByByte = 96
-	mostUnitsByMiB  = 400
+	mostUnitsByMiB  = 3000
 )
 
 // Compare fails if f, whose input has so many bytes, costs far more than a harmless input does. name says what f does.

@@ -69,7 +69,7 @@ type entry struct {
 
 func newEntry(k *Keeper, q *v1alpha1.MetricQuery, flaw error) *entry {
 	e := &entry{
-		k: k, object: q, metric: cmp.Or(q.Spec.MetricName, q.Name), every: k.cfg.Every, wake: make(chan struct{}, 1),
+		k: k, object: q, metric: excerpt.Of(cmp.Or(q.Spec.MetricName, q.Name), validation.DNS1123SubdomainMaxLength), every: k.cfg.Every, wake: make(chan struct{}, 1),
 		status: statusWriter{last: q.Status},
 	}
 	if e.flaw = flaw; flaw == nil {

@@ -85,8 +85,9 @@ func (e *entry) writeStatus(ctx context.Context) {
 // nextStatus returns the status at now, and whether its condition has changed.
 func (e *entry) nextStatus(a *queries.Answer, v verdict, now time.Time) (next v1alpha1.MetricQueryStatus, changed bool) {
 	next = v1alpha1.MetricQueryStatus{MetricName: e.metric, ObservedGeneration: e.object.Generation}
-	for _, c := range e.status.last.Conditions {
-		next.Conditions = append(next.Conditions, *c.DeepCopy())
+	// A stored status may have any number of others, of any length.
+	if c := meta.FindStatusCondition(e.status.last.Conditions, ConditionReady); c != nil {
+		next.Conditions = []metav1.Condition{*c.DeepCopy()}
 	}
 	state := metav1.ConditionFalse
 	if v.reason == ReasonValue {

@@ -97,7 +97,7 @@ func (a *auditor) scaled(d *appsv1.Deployment) {
 	if s.restored = by == restorer; s.restored {
 		return
 	}
-	low, high := s.envelope(time.Now(), a.slack)
+	low, high := s.envelope(time.Now(), a.slack, a.lossy)
 	if n < low || n > high {
 		s.broken = append(s.broken, fmt.Sprintf("%d replicas, and the model allows %d to %d", n, low, high))
 	}
@@ -122,7 +122,7 @@ func (a *auditor) changed(p *corev1.Pod, gone bool) {
 	if !was || now || a.lossy || len(s.was) == 0 {
 		return
 	}
-	low, _ := s.envelope(time.Now(), a.slack)
+	low, _ := s.envelope(time.Now(), a.slack, a.lossy)
 	if n := a.serving(s); n < low {
 		s.broken = append(s.broken, fmt.Sprintf("%d pods serve after %s does not, and the model allows %d at least", n, p.Name, low))
 	}

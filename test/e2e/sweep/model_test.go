@@ -132,21 +132,36 @@ func (s *subject) can(f feature) bool { return slices.Contains(s.has, f) }
 
 func (s *subject) String() string { return fmt.Sprintf("%s %v", s.name, s.has) }
 
+// wishes are all since the last convergence. lossy: pods were lost, and the GPUs of the others are at 100 %, which does not
+// say how much more is needed.
+func (s *subject) wishes(lossy bool) (out []wish) {
+	out = slices.Clone(s.was)
+	if lossy && s.usesGPU {
+		for _, w := range s.was {
+			w.need = most + 1
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
 // envelope are the fewest and the most replicas that anything since the last convergence asks for. slack: clocks may be
 // wrong by that.
-func (s *subject) envelope(at time.Time, slack time.Duration) (low, high int32) {
+func (s *subject) envelope(at time.Time, slack time.Duration, lossy bool) (low, high int32) {
 	low, high = math.MaxInt32, 0
 	theirs := []*wish{nil}
 	if s.partner != nil {
 		theirs = nil
-		for i := range s.partner.was {
-			theirs = append(theirs, &s.partner.was[i])
+		all := s.partner.wishes(lossy)
+		for i := range all {
+			theirs = append(theirs, &all[i])
 		}
 	}
-	for i := range s.was {
+	ours := s.wishes(lossy)
+	for i := range ours {
 		for _, partner := range theirs {
 			for _, t := range []time.Time{at, at.Add(slack), at.Add(-slack)} {
-				n := replicas(&s.was[i], partner, s.ratio, s.first, t)
+				n := replicas(&ours[i], partner, s.ratio, s.first, t)
 				low, high = min(low, n), max(high, n)
 			}
 		}
