@@ -66,7 +66,7 @@ function objectiveRow(w, o) {
     el("th", { scope: "row" }, link(keyOf(w), "workloads", { open: keyOf(w) })),
     el("td", { "data-label": "kept?" }, el("b", { class: o.missed || o.burning ? "bad" : o.attained ? "good" : "dim" }, verdict(o))),
     el("td", { "data-label": "within limits" }, o.attained ? o.attained + " (goal " + o.objective + ")" : "–, goal " + o.objective),
-    el("td", { "data-label": "budget left" }, budgetBar(o), " " + (o.budgetLeft || "–") + ", " + o.over),
+    el("td", { "data-label": "budget left" }, budgetBar(o), " " + (o.budgetLeft || "–") + " (" + o.over + ")"),
     el("td", { "data-label": "burn" }, burns || "–"),
     el("td", { "data-label": "needs" }, o.cost ? o.cost + " replicas" : "–"));
 }
