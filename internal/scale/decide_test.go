@@ -349,7 +349,7 @@ func TestReadingsFromWhenMoreServedDoNotLower(t *testing.T) {
 	now := t0.Add(500 * time.Millisecond)
 	o := seen(now, 25, 25)
 	d, s := Decide(p, o, s, now)
-	if want := "Utilization: 2 serving × 25 % ÷ target 60 % = 0.83, 1.67 before others ended: 2 replicas"; d.Replicas != 2 || d.Sentence() != want {
+	if want := "Utilization: 2 serving × 25 % ÷ target 60 % = 0.83, 1.67 before some replicas ended: 2 replicas"; d.Replicas != 2 || d.Sentence() != want {
 		t.Fatalf("%d replicas: %s", d.Replicas, d.Sentence())
 	}
 	now = now.Add(4 * time.Second)
@@ -362,11 +362,11 @@ func TestSentences(t *testing.T) {
 	p := utilPolicy()
 	p.Startup = 90 * time.Second
 	d, _ := Decide(p, with(seen(t0, 97, 97), t0, 3, Starting, 10*time.Second), State{}, t0)
-	want := "2 serving at 97 % (saturated), 3 starting (ready in about 80 s): keep 5 until they serve"
+	want := "keep 5 until they serve: 2 serving at 97 % are saturated, 3 starting (ready in about 80 s)"
 	if !strings.Contains(d.Sentence(), want) {
 		t.Errorf("got  %q\nwant … %q", d.Sentence(), want)
 	}
-	for wait, want := range map[time.Duration]string{0: "no signal has a value yet, ", 40 * time.Second: "no signal has had a value for 40 s, "} {
+	for wait, want := range map[time.Duration]string{0: "keep 2: no signal has a value yet, ", 40 * time.Second: "keep 2: no signal has had a value for 40 s, "} {
 		if s := (&Step{Rule: RuleMissing, Before: 2, After: 2, Facts: facts.Missing{Wait: wait}}).Sentence(); !strings.HasPrefix(s, want) {
 			t.Errorf("%q, want %q", s, want)
 		}

@@ -271,7 +271,7 @@ func TestDisruptionBudgetHoldsTheScaleDown(t *testing.T) {
 	for range 10 {
 		c.second()
 	}
-	if c.replicas != 4 || c.last.Leaving != 0 || c.last.Rule != RuleDisruption || !strings.Contains(c.last.Sentence(), "PodDisruptionBudget chat does not allow it now: keep 4 instead of 2") {
+	if c.replicas != 4 || c.last.Leaving != 0 || c.last.Rule != RuleDisruption || !strings.Contains(c.last.Sentence(), "keep 4 instead of 2: PodDisruptionBudget chat allows no removal now") {
 		t.Errorf("%d replicas, %d leave: %s", c.replicas, c.last.Leaving, c.last.Sentence())
 	}
 	c.budgets[0].Allowed = 1 // its controller does not see yet what left
@@ -299,7 +299,7 @@ func TestDisruptionBudgetCountsPodsOfGroups(t *testing.T) {
 	for range 5 {
 		c.second()
 	}
-	if c.last.Leaving != 1 || !strings.Contains(c.last.Sentence(), "PodDisruptionBudget chat does not allow it") {
+	if c.last.Leaving != 1 || !strings.Contains(c.last.Sentence(), "PodDisruptionBudget chat allows no removal now") {
 		t.Errorf("%d groups leave with 7 disruptions allowed: %s", c.last.Leaving, c.last.Sentence())
 	}
 }

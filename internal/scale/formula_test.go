@@ -50,11 +50,11 @@ func TestFormula(t *testing.T) {
 	f("less than the most", func(_, use, _ float64) (float64, error) { return use / 2, nil }, 100, 60, 4, 2, "queue.replicas = 20, use.replicas = 4")
 	f("the value", func(_, _, value float64) (float64, error) { return value / 3, nil }, 30, 60, 2, 10, "")
 	f("beyond the bounds", value(1e12), 12, 60, 2, 40, "maxReplicas is 40")
-	f("a negative result", value(-3), 12, 60, 3, 3, "the result is -3: keep 3")
-	f("no number", value(math.NaN()), 12, 60, 3, 3, "not a finite number: keep 3")
-	f("infinity", value(math.Inf(1)), 12, 60, 3, 3, "not a finite number: keep 3")
-	f("an error", func(_, _, _ float64) (float64, error) { return 0, errors.New("division by zero") }, 12, 60, 3, 3, "division by zero: keep 3")
-	f("a signal without a value", sum, math.NaN(), 90, 3, 3, "the formula needs queue.replicas, which has no value: keep 3")
+	f("a negative result", value(-3), 12, 60, 3, 3, "keep 3: the result is -3 (")
+	f("no number", value(math.NaN()), 12, 60, 3, 3, "keep 3: the result is not a finite number")
+	f("infinity", value(math.Inf(1)), 12, 60, 3, 3, "keep 3: the result is not a finite number")
+	f("an error", func(_, _, _ float64) (float64, error) { return 0, errors.New("division by zero") }, 12, 60, 3, 3, "keep 3: division by zero")
+	f("a signal without a value", sum, math.NaN(), 90, 3, 3, "keep 3: the formula needs queue.replicas, which has no value")
 	f("no signal with a value", sum, math.NaN(), math.NaN(), 3, 3, "no signal has had a value")
 }
 

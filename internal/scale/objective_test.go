@@ -82,7 +82,7 @@ func TestAnObjectiveDecidesByTokens(t *testing.T) {
 	if math.Abs(f.Busy/busy-1) > 0.35 {
 		t.Errorf("the load keeps %.2f replicas busy, want about %.2f", f.Busy, busy)
 	}
-	for _, want := range []string{"requests: the load keeps ", " replicas busy", "99 % within the limits take replicas that are busy to "} {
+	for _, want := range []string{"requests: ", " busy replicas now", "To keep 99 %, a replica may be "} {
 		if got := d.Sentence(); !strings.Contains(got, want) {
 			t.Errorf("%q lacks %q", got, want)
 		}
@@ -102,7 +102,7 @@ func TestAnObjectiveDecidesByTokens(t *testing.T) {
 func TestANewWorkloadIsMeasuredFirst(t *testing.T) {
 	long := func(int) (float64, float64, float64) { return 2, 100, 1000 } // 0.6 of a replica, more than 8 in flight
 	d, s := pursue(objectivePolicy(0.99), State{}, 1, 0, 4, long)
-	if d.Replicas != 1 || d.Rule != RuleSettling || !strings.Contains(d.Sentence(), "the cost of a token is measured for a few seconds: keep 1") {
+	if d.Replicas != 1 || d.Rule != RuleSettling || !strings.Contains(d.Sentence(), "keep 1: requests needs a few seconds to measure the cost of a token") {
 		t.Errorf("%d replicas: %s", d.Replicas, d.Sentence())
 	}
 	d, _ = pursue(objectivePolicy(0.99), s, 1, 4, 4, long)

@@ -57,7 +57,7 @@ func TestTheReplicaWithoutValueIsNamed(t *testing.T) {
 			t.Fatalf("after %d s %d replicas: %s", i, d.Replicas, d.Sentence())
 		}
 	}
-	if !strings.Contains(d.Sentence(), "only 3 of 6 serving replicas have a fresh value of Utilization (chat-3 has none): not below 6") {
+	if !strings.Contains(d.Sentence(), "keep at least 6: only 3 of 6 serving replicas have a fresh value of Utilization (chat-3 has none)") {
 		t.Errorf("%q does not name chat-3", d.Sentence())
 	}
 }

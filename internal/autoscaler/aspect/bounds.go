@@ -209,7 +209,7 @@ func active(d *scale.Decision, signals metav1.Condition) metav1.Condition {
 func limited(d *scale.Decision) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionScalingLimited, Status: metav1.ConditionFalse, Reason: reasonInRange,
-		Message: "the replicas are those that the signals ask for, or minReplicas",
+		Message: "no limit applies: the signals, or minReplicas, set the replicas",
 	}
 	for i := range d.Steps {
 		if reason, message := limitOf(&d.Steps[i]); reason != "" {

@@ -128,9 +128,9 @@ func TestScalingConditions(t *testing.T) {
 	}
 	const active = "ScalingActive True ValidMetricFound: signals set the replicas"
 	step := func(r scale.Rule, f facts.Facts) []scale.Step { return []scale.Step{{Rule: r, Facts: f}} }
-	f(readable, nil, active, "ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
+	f(readable, nil, active, "ScalingLimited False DesiredWithinRange: no limit applies: the signals, or minReplicas, set the replicas")
 	f(silent, step(scale.RuleBounds, facts.Max(8)), "ScalingActive False NoFreshData: none", "ScalingLimited True TooManyReplicas: maxReplicas is 8")
-	f(readable, step(scale.RuleBounds, facts.Min(1)), active, "ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
+	f(readable, step(scale.RuleBounds, facts.Min(1)), active, "ScalingLimited False DesiredWithinRange: no limit applies: the signals, or minReplicas, set the replicas")
 	f(readable, step(scale.RuleBudget, facts.Budget(8)), active, "ScalingLimited True BudgetLimit: the budget is 8 GPUs")
 	f(readable, step(scale.RuleRate, facts.Rate{}), active, "ScalingLimited True ScaleUpLimit: the rate of scaling up is limited")
 	f(readable, step(scale.RuleDescent, facts.Descent(0)), active, "ScalingLimited True ScaleDownLimit: the rate of scaling down is limited")
@@ -138,7 +138,7 @@ func TestScalingConditions(t *testing.T) {
 	f(readable, step(scale.RuleOverride, facts.Forced("override until 18:00")), active, "ScalingLimited True Override: override until 18:00")
 	f(silent, step(scale.RuleSetToZero, facts.SetToZero{}),
 		"ScalingActive False ScalingDisabled: the replicas were set to 0, and not by this controller: they stay 0. To go on, set 1 or more, such as with kubectl scale --replicas=1",
-		"ScalingLimited False DesiredWithinRange: the replicas are those that the signals ask for, or minReplicas")
+		"ScalingLimited False DesiredWithinRange: no limit applies: the signals, or minReplicas, set the replicas")
 }
 
 // Replicas that others set to 0 are an Event once, also over a change of leaders.

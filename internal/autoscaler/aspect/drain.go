@@ -170,9 +170,9 @@ func drainReason(p *Pass, failure string) (reason, message string) {
 	for i := range p.Decision.Steps {
 		if name, ok := p.Decision.Steps[i].Facts.(facts.Disruption); ok {
 			if name == "" {
-				return reasonDisruption, "PodDisruptionBudgets cannot be read, so no replica is removed: see docs/drain.md"
+				return reasonDisruption, "no replica is removed: PodDisruptionBudgets cannot be read (docs/drain.md)"
 			}
-			return reasonDisruption, fmt.Sprintf("PodDisruptionBudget %s does not allow it, so no replica is removed", name)
+			return reasonDisruption, fmt.Sprintf("no replica is removed: PodDisruptionBudget %s does not allow it", name)
 		}
 	}
 	without := slices.IndexFunc(p.Units.Pods, func(x *corev1.Pod) bool { return !replica.Gated(&x.Spec) && !replica.Finished(x) })

@@ -163,7 +163,7 @@ func (r *idleReport) condition() metav1.Condition {
 	switch {
 	case u.Down:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonIdleDown
-		c.Message = fmt.Sprintf("nobody used it for %s: %s. %s", length(p.After), replicas(p.To), r.back())
+		c.Message = fmt.Sprintf("%[2]s: nobody used it for %[1]s. %[3]s", length(p.After), replicas(p.To), r.back())
 	case u.Soon:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonIdleSoon
 		c.Message = fmt.Sprintf("nobody uses it: no GPU is active and no request in flight. %s at %s, unless somebody uses it, scales it up or holds it (gpupilot hold)",
@@ -172,7 +172,7 @@ func (r *idleReport) condition() metav1.Condition {
 		c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonIdleUnknown
 		c.Message = fmt.Sprintf("pod %s has no value of its GPUs or of its requests, so it does not count as idle", u.Without)
 	default:
-		c.Message = fmt.Sprintf("it is in use, or was within %s", length(p.After))
+		c.Message = fmt.Sprintf("it is in use, or was in the last %s", length(p.After))
 	}
 	return c
 }

@@ -138,7 +138,7 @@ func (x *Pairs) of(key types.NamespacedName) *partner {
 	}
 	switch {
 	case !exists:
-		p.problem = [2]string{v1alpha1.ReasonPairNotFound, fmt.Sprintf("there is no GPUAutoscaler %s in this namespace: the own signals decide", other.Name)}
+		p.problem = [2]string{v1alpha1.ReasonPairNotFound, fmt.Sprintf("there is no GPUAutoscaler %s in this namespace: its own signals decide", other.Name)}
 	case len(members) > 1:
 		slices.Sort(members)
 		members = slices.Compact(members)
@@ -146,7 +146,7 @@ func (x *Pairs) of(key types.NamespacedName) *partner {
 		if len(members) > maxMembers {
 			members, more = members[:maxMembers], " and more"
 		}
-		p.problem = [2]string{v1alpha1.ReasonPairAmbiguous, fmt.Sprintf("a pair has two members of which one names the other, and here %s%s do so: the own signals decide", strings.Join(members, ", "), more)}
+		p.problem = [2]string{v1alpha1.ReasonPairAmbiguous, fmt.Sprintf("a pair has two members, and one of them names the other. Here %s%s do so: its own signals decide", strings.Join(members, ", "), more)}
 	case mine.With != "":
 		p.pair, p.wants = scale.Pair{With: other.Name, PerPartner: mine.Least}, x.wants[other]
 	default:
@@ -170,7 +170,7 @@ func (p *partner) condition(d *scale.Decision) metav1.Condition {
 	for i := range d.Steps {
 		if s := &d.Steps[i]; s.Rule == scale.RulePair && s.After > d.Replicas {
 			c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonPairBounded
-			c.Message += ": maxReplicas, the budget or something else that bounds the replicas does not allow it"
+			c.Message += ": a bound such as maxReplicas or the budget does not allow it"
 		} else if _, unknown := s.Facts.(facts.PairUnknown); unknown {
 			c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonPairUnknown
 			c.Message += ": what that one wants is not known, so no replica is removed"

@@ -83,7 +83,7 @@ func TestDrainBeforeScaleDown(t *testing.T) {
 	if c == nil || c.Status != metav1.ConditionTrue || st.DrainingReplicas != 1 || st.ServingReplicas != 1 || st.CurrentReplicas != 2 {
 		t.Errorf("condition %+v, status %+v", c, st)
 	}
-	if !strings.Contains(st.LastDecision.Message, "a replica finishes its requests before it is removed, for at most 19 s: keep 2 instead of 1") {
+	if !strings.Contains(st.LastDecision.Message, "keep 2 instead of 1 for at most 19 s: a replica finishes its requests before it is removed") {
 		t.Error(st.LastDecision.Message)
 	}
 	for range 4 {

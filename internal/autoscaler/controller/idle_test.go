@@ -105,7 +105,7 @@ func TestANotebookThatNobodyUsesIsRemoved(t *testing.T) {
 	if r := st.Idle.Removed; r == nil || r.From != 2 || r.To != 0 || r.GPUs != 2 || len(r.Pods) != 2 {
 		t.Errorf("the status says %+v", r)
 	}
-	contains(t, x.events[1].Note, "no GPU was active and no request in flight for 60 s: 0 instead of 2")
+	contains(t, x.events[1].Note, "0 instead of 2 until somebody uses it: for 60 s no GPU was active and no request in flight")
 	contains(t, x.w.shown.Idle, "2 replicas with")
 	if st.ObservedGeneration == 0 || !strings.Contains(meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionIdle).Message, "kubectl scale") {
 		t.Error("nothing says how it comes back")

@@ -75,28 +75,28 @@ func (r *Report) attainable() metav1.Condition {
 	switch {
 	case r.learned && r.Token > 0 && r.Token <= idle:
 		return is(metav1.ConditionFalse, reasonBelowIdle,
-			"no number of replicas keeps interTokenLatency %s: an idle replica takes %s between tokens. With %s, replicas may be busy to a half",
+			"no number of replicas keeps interTokenLatency %s: an idle replica already needs %s between tokens. With a limit of %s, a replica may be 50%% busy",
 			latency(r.Token), coarse(idle), coarse(2*idle))
 	case r.calm.ended >= calmRequests && r.calm.missed > allowed*r.calm.ended:
 		return is(metav1.ConditionFalse, reasonCalmMisses,
-			"%s of the requests miss %s although replicas are busy to less than 19 %%, and %s may: more replicas do not help. Raise the limits, or bound the prompts",
+			"%s of the requests miss %s even on replicas that are less than 19 %% busy, and the objective allows %s. More replicas do not help: raise the limits, or bound the prompts",
 			percentOf(r.calm.missed/r.calm.ended), r.limits(), percent(allowed))
 	case r.Plan.Target <= 0:
-		return is(metav1.ConditionUnknown, reasonLearning, "too little load is recorded to say what %s takes", percent(r.Objective))
+		return is(metav1.ConditionUnknown, reasonLearning, "too little load is recorded to say how many replicas %s needs", percent(r.Objective))
 	case r.Plan.Short && r.Plan.Needs > 0:
 		return is(metav1.ConditionFalse, reasonRisesFaster,
-			"the load rises faster than replicas start (%s): with %s replicas in the mean, %s of the requests of the recorded load miss. %s takes a reserve, %s replicas in the mean: set minReplicas, or an objective of %s",
+			"the load rises faster than replicas start (%s): with %s replicas on average, %s of the requests of the recorded load miss. To keep %s, it needs a reserve, %s replicas on average: set minReplicas, or an objective of %s",
 			r.startup.String(), number(r.Plan.Replicas), percentOf(r.Plan.Share), percent(r.Objective), number(r.Plan.Needs), percent(r.looser()))
 	case r.Plan.Short:
 		return is(metav1.ConditionFalse, reasonRisesFaster,
-			"the load rises faster than replicas start (%s): with %s replicas in the mean, %s of the requests of the recorded load miss. No reserve within maxReplicas %d keeps %s",
+			"the load rises faster than replicas start (%s): with %s replicas on average, %s of the requests of the recorded load miss. No reserve within maxReplicas %d keeps %s",
 			r.startup.String(), number(r.Plan.Replicas), percentOf(r.Plan.Share), r.max, percent(r.Objective))
 	case r.Token > 0 && r.Token < nearIdle*idle:
 		return is(metav1.ConditionTrue, reasonNearIdle,
-			"%s takes %s replicas in the mean, and is dear: interTokenLatency %s is close to the %s of an idle replica, so that replicas may be busy to %s. With %s, they may be busy to %s",
+			"%s can be kept with %s replicas on average, but is expensive: an idle replica already uses %[4]s of interTokenLatency %[3]s, so a replica may only be %[5]s busy. With a limit of %[6]s, it may be %[7]s busy",
 			percent(r.Objective), number(r.Plan.Replicas), latency(r.Token), coarse(idle), percentOf(1-idle/r.Token), latency(2*r.Token), percentOf(1-idle/(2*r.Token)))
 	}
-	return is(metav1.ConditionTrue, reasonAttainable, "by the recorded load %s takes %s replicas in the mean, %s takes %s, and %s takes %s",
+	return is(metav1.ConditionTrue, reasonAttainable, "to keep %s, your recorded load needs %s replicas on average; %s would need %s, and %s %s",
 		percent(r.Objective), number(r.Plan.Replicas), percent(r.looser()), number(r.Plan.Looser), percent(r.stricter()), number(r.Plan.Stricter))
 }
 

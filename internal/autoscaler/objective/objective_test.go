@@ -104,8 +104,8 @@ func TestStatusOfAnObjective(t *testing.T) {
 	}
 	want := "99.00% of 12000 requests kept a first token within 1s and 25ms between tokens in 59m; objective 98% over 28d; " +
 		"50% of the error budget is left; burn rate 0.5 (5m), 0.5 (30m), 0.5 (1h), 0.5 (6h), 0.5 (3d); " +
-		"1.2 % of the last day missed a limit: 0.8 % as planned, 0.3 % while replicas started, 0.1 % more than usual at the load; " +
-		"the plan aims at 0.70% missed, by what is left of the budget; the recorded load needs 3.25 replicas on average, 96% would need 2.9, and 99% 4"
+		"1.2 % of the requests of the last day missed a limit: 0.8 % as planned, 0.3 % while replicas started, 0.1 % more than usual at the load; " +
+		"the plan allows 0.70% missed, by what is left of the budget; your recorded load needs 3.25 replicas on average, 96% would need 2.9, and 99% 4"
 	if x.Message != want {
 		t.Errorf("%s\nwant %s", x.Message, want)
 	}
@@ -181,12 +181,12 @@ func TestConditions(t *testing.T) {
 		}
 	}
 	const attainable, measured = v1alpha1.ConditionAttainable, v1alpha1.ConditionMeasured
-	f(func(*Report) {}, attainable, metav1.ConditionTrue, reasonAttainable, "99% takes 3.2 replicas", "98% takes 2.9", "99.5% takes 3.8")
+	f(func(*Report) {}, attainable, metav1.ConditionTrue, reasonAttainable, "to keep 99%, your recorded load needs 3.2 replicas", "98% would need 2.9", "99.5% 3.8")
 	f(func(*Report) {}, measured, metav1.ConditionTrue, reasonMeasured)
 	f(func(r *Report) { r.Plan = promise.Plan{} }, attainable, metav1.ConditionUnknown, reasonLearning)
 	f(func(r *Report) { r.Token = 0.008 }, attainable, metav1.ConditionFalse, reasonBelowIdle, "8ms", "8.5ms", "17ms")
-	f(func(r *Report) { r.Token = 0.01 }, attainable, metav1.ConditionTrue, reasonNearIdle, "busy to 15%", "With 20ms", "57.5%")
-	f(func(r *Report) { r.calm = calm{5000, 200} }, attainable, metav1.ConditionFalse, reasonCalmMisses, "4% of the requests", "1% may")
+	f(func(r *Report) { r.Token = 0.01 }, attainable, metav1.ConditionTrue, reasonNearIdle, "may only be 15% busy", "With a limit of 20ms", "57.5%")
+	f(func(r *Report) { r.calm = calm{5000, 200} }, attainable, metav1.ConditionFalse, reasonCalmMisses, "4% of the requests", "allows 1%")
 	f(func(r *Report) { r.calm = calm{50, 20} }, attainable, metav1.ConditionTrue, reasonAttainable)
 	f(func(r *Report) { r.Plan.Short, r.Plan.Share, r.Plan.Needs = true, 0.031, 9.8 }, attainable, metav1.ConditionFalse, reasonRisesFaster, "2m0s", "3.1%", "9.8 replicas", "objective of 98%")
 	f(func(r *Report) { r.Plan.Short = true }, attainable, metav1.ConditionFalse, reasonRisesFaster, "maxReplicas 20")

@@ -82,7 +82,7 @@ func (r *Report) Sentence() string {
 		parts = append(parts, why)
 	}
 	if r.Plan.Target > 0 {
-		parts = append(parts, fmt.Sprintf("the plan aims at %s missed, by what is left of the budget; the recorded load needs %s replicas on average, %s would need %s, and %s %s",
+		parts = append(parts, fmt.Sprintf("the plan allows %s missed, by what is left of the budget; your recorded load needs %s replicas on average, %s would need %s, and %s %s",
 			hundredths(math.Round(1e4*r.aim)), number(r.Plan.Replicas), percent(r.looser()), number(r.Plan.Looser), percent(r.stricter()), number(r.Plan.Stricter)))
 	}
 	return strings.Join(parts, "; ")

@@ -62,11 +62,11 @@ func (f *Demand) sentence(c Change) string {
 	var out string
 	switch {
 	case f.Plan != nil:
-		out = f.Plan.equation()
+		out = f.Plan.equation(f.Demand)
 	case f.Batch != nil && f.Batch.Arriving:
 		out = fmt.Sprintf("%s requests/s ÷ %s per replica", words.Rate(f.Batch.Arrivals), words.Rate(f.Batch.Capacity))
 	case f.Batch != nil:
-		out = fmt.Sprintf("%s × %s of capacity", f.serving(), words.Percent(f.Batch.Load))
+		out = f.inFlight()
 	case f.Whole:
 		out = fmt.Sprintf("%d serving × %s ÷ target %s", f.Serving, words.Quantity(f.Value, f.Unit), words.Quantity(f.Target, f.Unit))
 	case f.Total:
@@ -75,6 +75,10 @@ func (f *Demand) sentence(c Change) string {
 		out = fmt.Sprintf("%s × %s ÷ target %s", f.serving(), words.Quantity(f.Value, f.Unit), words.Quantity(f.Target, f.Unit))
 	}
 	out = c.Signal + ": " + out + f.result(c.After)
+	if o := f.Outlier; o.Name != "" {
+		out += fmt.Sprintf(", %s with %s counted as %s", o.Name, words.Quantity(o.Value, f.Unit), words.Quantity(o.Limit, f.Unit))
+	}
+	out += c.most()
 	if f.Plan != nil {
 		if why := f.Plan.Missed.Sentence(); why != "" {
 			out += "; " + why
@@ -83,25 +87,44 @@ func (f *Demand) sentence(c Change) string {
 	if f.Batch != nil {
 		out += f.batch()
 	}
-	if o := f.Outlier; o.Name != "" {
-		out += fmt.Sprintf(", %s with %s counted as %s", o.Name, words.Quantity(o.Value, f.Unit), words.Quantity(o.Limit, f.Unit))
-	}
-	if out += c.most(); c.MostOf > 0 && f.Replaced > 0 {
+	if c.MostOf > 0 && f.Replaced > 0 {
 		out += "; " + words.Replaced(f.Replaced, c.Before)
 	}
 	return out
 }
 
-// equation is the load in busy replicas, and what the plan makes of it.
-func (p *Plan) equation() string {
-	out := fmt.Sprintf("the load keeps %s replicas busy", words.Quantity(p.Busy, ""))
+// equation says what the load needs, up to the result. demand is the number of replicas that it asks for.
+func (p *Plan) equation(demand float64) string {
+	out, most := fmt.Sprintf("%s busy replicas now", words.Quantity(p.Busy, "")), p.Busy
 	if p.Highest > p.Busy {
-		out += fmt.Sprintf(", at most %s within %s", words.Quantity(p.Highest, ""), words.Minutes(p.Window))
+		out, most = out+fmt.Sprintf(", %s at the peak of the last %s", words.Quantity(p.Highest, ""), words.Minutes(p.Window)), p.Highest
 	}
 	if p.Reserve > p.Highest {
-		out += fmt.Sprintf(", a reserve is kept for %s", words.Quantity(p.Reserve, ""))
+		out, most = out+fmt.Sprintf(", %s with the reserve", words.Quantity(p.Reserve, "")), p.Reserve
 	}
-	return out + fmt.Sprintf("; %s within the limits take replicas that are busy to %s", words.Share(p.Objective), words.Percent(p.BusyTarget))
+	out += fmt.Sprintf(". To keep %s, a replica may be %s busy: %s ÷ %s", words.Share(p.Objective), words.Percent(p.BusyTarget), words.Quantity(most, ""), words.Quantity(p.BusyTarget, ""))
+	if most < 0.99*demand*p.BusyTarget { // the rise of the last minute asks for more
+		out += fmt.Sprintf(", and %s for the rise under way", words.Quantity(demand, ""))
+	}
+	return out
+}
+
+// inFlight is the equation of requests in flight, of which there are more per unit of load the higher the load is.
+func (f *Demand) inFlight() string {
+	load := words.Quantity(f.Batch.Load, "")
+	out := fmt.Sprintf("%s in flight per replica (%s)", words.Quantity(f.Value, ""), f.target())
+	if load != words.Quantity(f.Value/f.Target, "") {
+		out += " count as a load of " + load + ", since batches grow faster than the load"
+	}
+	return out + fmt.Sprintf(": %s × %s", f.serving(), load)
+}
+
+// target is the target of the requests in flight.
+func (f *Demand) target() string {
+	if f.TargetLearned {
+		return "learned target " + words.Quantity(f.Target, "")
+	}
+	return "target " + words.Quantity(f.Target, "")
 }
 
 // serving is the number of replicas that Value is the mean of.
@@ -127,7 +150,7 @@ func (f *Demand) result(after int32) string {
 	case f.Averaged:
 		why = asked + mean
 	case after > Replicas(f.Demand) && after <= Replicas(f.Earlier):
-		why = asked + words.Quantity(f.Earlier, "") + " before others ended"
+		why = asked + words.Quantity(f.Earlier, "") + " before some replicas ended"
 	case after != Replicas(f.Demand) && f.Fresh < f.Serving && !f.Total:
 		why = asked + fmt.Sprintf("%d without a value counted at target", f.Serving-f.Fresh)
 	case after != Replicas(f.Demand):
@@ -142,24 +165,20 @@ func (f *Demand) result(after int32) string {
 // batch adds the requests in flight per replica, and where the capacity comes
 // from.
 func (f *Demand) batch() string {
-	b, target, learned := f.Batch, "target ", "learned earlier"
-	if f.TargetLearned {
-		target = "learned target "
-	}
-	out := fmt.Sprintf(" (%s in flight per replica, %s%s)", words.Quantity(f.Value, ""), target, words.Quantity(f.Target, ""))
+	b, learned := f.Batch, "learned earlier"
 	if b.LearnedFrom > 0 {
 		learned = "learned from " + words.Minutes(b.LearnedFrom) + " of traffic"
 	}
 	switch {
 	case b.Arriving:
-		return out + ", capacity " + learned
+		return fmt.Sprintf(" (%s in flight per replica, %s), capacity %s", words.Quantity(f.Value, ""), f.target(), learned)
 	case b.Arrivals <= 0 && b.Capacity <= 0:
-		return out + ", capacity from the target, no arrival rate"
+		return "; the arrival rate is not known"
 	case b.Capacity <= 0:
-		return fmt.Sprintf("%s, capacity from the target, %s requests/s arrive, capacity in requests/s not learned yet", out, words.Rate(b.Arrivals))
+		return fmt.Sprintf("; %s requests/s arrive, and how many a replica can take is not learned yet", words.Rate(b.Arrivals))
 	}
 	need := b.Arrivals / b.Capacity
-	out += fmt.Sprintf(", capacity from the target, %s requests/s ÷ %s per replica = %s, %s", words.Rate(b.Arrivals), words.Rate(b.Capacity), words.Quantity(need, ""), learned)
+	out := fmt.Sprintf("; by arrivals it is %s requests/s ÷ %s per replica = %s, %s", words.Rate(b.Arrivals), words.Rate(b.Capacity), words.Quantity(need, ""), learned)
 	if need > f.Demand {
 		out += ", not used yet"
 	}
@@ -186,7 +205,7 @@ func (f *Formula) sentence(c Change) string {
 	}
 	out := fmt.Sprintf("formula %s, with %s", string(text), f.Terms)
 	if f.Failed != "" {
-		return fmt.Sprintf("%s: %s: keep %d", out, f.Failed, c.After)
+		return fmt.Sprintf("keep %d: %s (%s)", c.After, f.Failed, out)
 	}
 	if f.Demand != float64(c.After) {
 		out += ": " + words.Quantity(f.Demand, "")

@@ -34,29 +34,36 @@ func TestDemandSentences(t *testing.T) {
 		"depth: 2 serving × 12 ÷ target 5 = 5 replicas")
 
 	planned := Demand{Plan: &Plan{Objective: 0.99, Busy: 1.2, Highest: 1.5, Window: 10 * time.Minute, BusyTarget: 0.3}, Demand: 5, Mean: 5}
-	f(5, "vllm requests", planned, "vllm requests: the load keeps 1.2 replicas busy, at most 1.5 within 10 min; 99 % within the limits take replicas that are busy to 30 % = 5 replicas")
+	f(5, "vllm requests", planned, "vllm requests: 1.2 busy replicas now, 1.5 at the peak of the last 10 min. To keep 99 %, a replica may be 30 % busy: 1.5 ÷ 0.3 = 5 replicas")
 	planned.Plan.Missed = promise.Misses{Planned: 0.004, Starting: 0.0035, Server: 0.0001}
-	f(5, "vllm requests", planned, "vllm requests: the load keeps 1.2 replicas busy, at most 1.5 within 10 min; 99 % within the limits take replicas that are busy to 30 % = 5 replicas; "+
-		"0.76 % of the last day missed a limit: 0.4 % as planned, 0.35 % while replicas started")
+	f(5, "vllm requests", planned, "vllm requests: 1.2 busy replicas now, 1.5 at the peak of the last 10 min. To keep 99 %, a replica may be 30 % busy: 1.5 ÷ 0.3 = 5 replicas; "+
+		"0.76 % of the requests of the last day missed a limit: 0.4 % as planned, 0.35 % while replicas started")
 
 	batch := &Batch{Load: 1.4}
 	requests := Demand{Reading: Reading{Value: 22.1, Serving: 2}, Target: 8, Fresh: 2, Batch: batch, Demand: 2.8, Mean: 2.8}
-	f(3, "vllm requests", requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, no arrival rate")
+	f(3, "vllm requests", requests, "vllm requests: 22.1 in flight per replica (target 8) count as a load of 1.4, since batches grow faster than the load: 2 serving × 1.4 = 3 replicas; the arrival rate is not known")
 	batch.Arrivals = 5.2
-	f(3, "vllm requests", requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
-		"5.2 requests/s arrive, capacity in requests/s not learned yet")
+	f(3, "vllm requests", requests, "vllm requests: 22.1 in flight per replica (target 8) count as a load of 1.4, since batches grow faster than the load: 2 serving × 1.4 = 3 replicas; "+
+		"5.2 requests/s arrive, and how many a replica can take is not learned yet")
 	batch.Capacity, batch.LearnedFrom = 2.6, 14*time.Minute
-	f(3, "vllm requests", requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
-		"5.2 requests/s ÷ 2.6 per replica = 2, learned from 14 min of traffic")
+	f(3, "vllm requests", requests, "vllm requests: 22.1 in flight per replica (target 8) count as a load of 1.4, since batches grow faster than the load: 2 serving × 1.4 = 3 replicas; "+
+		"by arrivals it is 5.2 requests/s ÷ 2.6 per replica = 2, learned from 14 min of traffic")
 	batch.Arrivals = 31
-	f(3, "vllm requests", requests, "vllm requests: 2 serving × 140 % of capacity = 3 replicas (22.1 in flight per replica, target 8), capacity from the target, "+
-		"31.0 requests/s ÷ 2.6 per replica = 11.9, learned from 14 min of traffic, not used yet")
+	f(3, "vllm requests", requests, "vllm requests: 22.1 in flight per replica (target 8) count as a load of 1.4, since batches grow faster than the load: 2 serving × 1.4 = 3 replicas; "+
+		"by arrivals it is 31.0 requests/s ÷ 2.6 per replica = 11.9, learned from 14 min of traffic, not used yet")
 	batch.Arriving, requests.Demand, mostOf = true, 11.92, 2
-	f(12, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica = 12 replicas (22.1 in flight per replica, target 8), "+
-		"capacity learned from 14 min of traffic, the most of 2 signals")
+	f(12, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica = 12 replicas, the most of 2 signals (22.1 in flight per replica, target 8), "+
+		"capacity learned from 14 min of traffic")
 	requests.TargetLearned, requests.Target, batch.LearnedFrom, mostOf = true, 12.5, 0, 1
 	f(12, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica = 12 replicas (22.1 in flight per replica, learned target 12.5), capacity learned earlier")
 	batch.Limited, batch.LearnedFrom = true, 40*time.Second
 	f(6, "vllm requests", requests, "vllm requests: 31.0 requests/s ÷ 2.6 per replica, limited to twice the demand of the requests in flight: 6 replicas "+
 		"(22.1 in flight per replica, learned target 12.5), capacity learned from 40 s of traffic")
+
+	// At the target, requests in flight are the load. A rise of the last minute may ask for more than the peak does.
+	f(4, "vllm requests", Demand{Reading: Reading{Value: 8, Serving: 4}, Target: 8, Fresh: 4, Batch: &Batch{Load: 1}, Demand: 4, Mean: 4},
+		"vllm requests: 8 in flight per replica (target 8): 4 serving × 1 = 4 replicas; the arrival rate is not known")
+	planned.Plan.Missed, planned.Plan.Reserve, planned.Demand = promise.Misses{}, 1.8, 8
+	f(8, "vllm requests", planned, "vllm requests: 1.2 busy replicas now, 1.5 at the peak of the last 10 min, 1.8 with the reserve. "+
+		"To keep 99 %, a replica may be 30 % busy: 1.8 ÷ 0.3, and 8 for the rise under way = 8 replicas")
 }

@@ -76,22 +76,22 @@ type (
 )
 
 func (f NotServing) sentence(c Change) string {
-	return fmt.Sprintf("no replica serves yet, %s: keep %d", f.Pending, c.After)
+	return fmt.Sprintf("keep %d: no replica serves yet, %s", c.After, f.Pending)
 }
 
 func (f Starting) sentence(c Change) string {
-	return fmt.Sprintf("%s: keep %s until they serve", f.Pending, c.instead())
+	return fmt.Sprintf("keep %s until they serve: %s", c.instead(), f.Pending)
 }
 
 func (f Replaced) sentence(c Change) string {
-	return fmt.Sprintf("%s, and others would be removed: keep %s", words.Replaced(f.N, f.Of), c.instead())
+	return fmt.Sprintf("keep %s: %s, and a scale-down would remove others", c.instead(), words.Replaced(f.N, f.Of))
 }
 
 func (f Rollout) sentence(c Change) string {
 	if f.Serving > 0 {
-		return fmt.Sprintf("a rollout is in progress and %d serve, %s: keep %s until enough do", f.Serving, f.Pending, c.instead())
+		return fmt.Sprintf("keep %s until enough serve: a rollout is in progress, %d serving, %s", c.instead(), f.Serving, f.Pending)
 	}
-	return fmt.Sprintf("a rollout is in progress and no replica serves, %s: keep %s until one does", f.Pending, c.instead())
+	return fmt.Sprintf("keep %s until one serves: a rollout is in progress, none serving, %s", c.instead(), f.Pending)
 }
 
 // Reading is the mean of a signal over the replicas that serve.
@@ -102,7 +102,7 @@ type Reading struct {
 }
 
 func (r Reading) String() string {
-	return fmt.Sprintf("%d serving at %s (saturated", r.Serving, words.Quantity(r.Value, r.Unit))
+	return fmt.Sprintf("%d serving at %s are saturated", r.Serving, words.Quantity(r.Value, r.Unit))
 }
 
 // The facts of a signal with values, beside Demand.
@@ -145,27 +145,27 @@ func (f Forecast) sentence(c Change) string {
 }
 
 func (f Saturated) sentence(c Change) string {
-	return fmt.Sprintf("%s, the load may be higher): probe with %d", f.Reading, c.After)
+	return fmt.Sprintf("try %d: %s, so the load may need more", c.After, f.Reading)
 }
 
 func (f Awaited) sentence(c Change) string {
-	return fmt.Sprintf("%s), %s: keep %d until they serve", f.Reading, f.Pending, c.After)
+	return fmt.Sprintf("keep %d until they serve: %s, %s", c.After, f.Reading, f.Pending)
 }
 
 func (f Reduced) sentence(c Change) string {
-	return fmt.Sprintf("%s), fewer than usual because of a rollout: %d, and no probe", f.Reading, c.After)
+	return fmt.Sprintf("%d, and do not try more: %s because a rollout lets fewer serve", c.After, f.Reading)
 }
 
 func (f Draining) sentence(c Change) string {
-	return fmt.Sprintf("new replicas still process the backlog of the saturation: keep %s for %s", c.instead(), words.Duration(time.Duration(f)))
+	return fmt.Sprintf("keep %s for %s: new replicas still work off the backlog", c.instead(), words.Duration(time.Duration(f)))
 }
 
 func (Measuring) sentence(c Change) string {
-	return fmt.Sprintf("%s: the cost of a token is measured for a few seconds: keep %d", c.Signal, c.After)
+	return fmt.Sprintf("keep %d: %s needs a few seconds to measure the cost of a token", c.After, c.Signal)
 }
 
 func (Settling) sentence(c Change) string {
-	return fmt.Sprintf("the number of serving replicas has just changed: keep %s until the load has spread", c.instead())
+	return fmt.Sprintf("keep %s until the load has spread: the number of serving replicas has just changed", c.instead())
 }
 
 func (f Partial) sentence(c Change) string {
@@ -173,7 +173,7 @@ func (f Partial) sentence(c Change) string {
 	if f.Without != "" {
 		without = fmt.Sprintf(" (%s has none)", f.Without)
 	}
-	return fmt.Sprintf("only %d of %d serving replicas have a fresh value of %s%s: not below %d", f.Fresh, f.Serving, c.Signal, without, c.After)
+	return fmt.Sprintf("keep at least %d: only %d of %d serving replicas have a fresh value of %s%s", c.After, f.Fresh, f.Serving, c.Signal, without)
 }
 
 // The facts of signals without values, of zero, and of the windows.
@@ -205,17 +205,17 @@ type (
 func (f Missing) sentence(c Change) string {
 	switch {
 	case c.Before != c.After:
-		return "a signal has no value: keep " + c.instead()
+		return fmt.Sprintf("keep %s: a signal has no value", c.instead())
 	case f.Term != "":
-		return fmt.Sprintf("the formula needs %s, which has no value: keep %d", f.Term, c.After)
+		return fmt.Sprintf("keep %d: the formula needs %s, which has no value", c.After, f.Term)
 	case f.Wait < time.Second: // of a new object, or a new leader
-		return fmt.Sprintf("no signal has a value yet, and missing data never scales down: keep %d", c.After)
+		return fmt.Sprintf("keep %d: no signal has a value yet, and missing data never scales down", c.After)
 	}
-	return fmt.Sprintf("no signal has had a value for %s, and missing data never scales down: keep %d", words.Duration(f.Wait), c.After)
+	return fmt.Sprintf("keep %d: no signal has had a value for %s, and missing data never scales down", c.After, words.Duration(f.Wait))
 }
 
 func (f Fallback) sentence(c Change) string {
-	return fmt.Sprintf("no signal has had a value for %s: missingData sets at least %d", words.Duration(time.Duration(f)), c.After)
+	return fmt.Sprintf("at least %d, by missingData: no signal has had a value for %s", c.After, words.Duration(time.Duration(f)))
 }
 
 func (f SignalFallback) sentence(c Change) string {
@@ -230,22 +230,22 @@ func (f SignalFallback) sentence(c Change) string {
 }
 
 func (Active) sentence(c Change) string {
-	return fmt.Sprintf("a signal is above its activation: at least %d", c.After)
+	return fmt.Sprintf("at least %d: a signal is above its activation", c.After)
 }
 
 func (f Inactive) sentence(Change) string {
 	if f.Wait > 0 {
-		return fmt.Sprintf("no signal is above its activation: keep 1 for %s of %s", words.Duration(f.Wait), words.Duration(f.Window))
+		return fmt.Sprintf("keep 1 for %s more: no signal may be above its activation for %s", words.Duration(f.Wait), words.Duration(f.Window))
 	}
-	return "no signal is above its activation: 0 replicas"
+	return "0 replicas: no signal is above its activation"
 }
 
 func (f Stabilization) sentence(c Change) string {
 	switch {
 	case f.Ago > 0:
-		return fmt.Sprintf("%d needed %s ago, and the window is %s: %s for %s more", c.After, words.Duration(f.Ago), words.Duration(f.Window), c.instead(), words.Duration(f.Wait))
+		return fmt.Sprintf("keep at least %[1]d for %[2]s: the load needed %[1]d within the scale-down window of %[3]s (now %[4]d)", c.After, words.Duration(f.Wait), words.Duration(f.Window), c.Before)
 	case f.Down:
-		return fmt.Sprintf("the last %s are not known yet: %s for %s more", words.Duration(f.Window), c.instead(), words.Duration(f.Wait))
+		return fmt.Sprintf("keep at least %d for %s (the load needs %d): a scale-down needs data of %s", c.After, words.Duration(f.Wait), c.Before, words.Duration(f.Window))
 	}
-	return fmt.Sprintf("no more than %d needed throughout the last %s: %s", c.After, words.Duration(f.Window), c.instead())
+	return fmt.Sprintf("at most %[1]d (the load needs %[2]d now): within the scale-up window of %[3]s it needed %[1]d", c.After, c.Before, words.Duration(f.Window))
 }

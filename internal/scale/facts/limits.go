@@ -55,7 +55,7 @@ func (f Disabled) sentence(c Change) string {
 }
 
 func (f PairUnknown) sentence(c Change) string {
-	return fmt.Sprintf("what its pair %s wants is not known: keep %s", string(f), c.instead())
+	return fmt.Sprintf("keep %s: the need of its pair %s is not known", c.instead(), string(f))
 }
 
 func (f Forced) sentence(c Change) string { return fmt.Sprintf("%s: %s", string(f), c.instead()) }
@@ -69,15 +69,15 @@ func (f Descent) sentence(c Change) string {
 }
 
 func (f Pair) sentence(c Change) string {
-	return fmt.Sprintf("its pair %s wants %s, %s for each: %s", f.With, words.Quantity(f.Wants, ""), words.Quantity(f.ForEachOfIts, ""), c.instead())
+	return fmt.Sprintf("%s: its pair %s needs %s, and %s for each of them", c.instead(), f.With, words.Quantity(f.Wants, ""), words.Quantity(f.ForEachOfIts, ""))
 }
 
 func (f Idle) sentence(c Change) string {
-	return fmt.Sprintf("no GPU was active and no request in flight for %s: %s until somebody uses it", words.Duration(time.Duration(f)), c.instead())
+	return fmt.Sprintf("%s until somebody uses it: for %s no GPU was active and no request in flight", c.instead(), words.Duration(time.Duration(f)))
 }
 
 func (SetToZero) sentence(c Change) string {
-	return fmt.Sprintf("the replicas were set to 0, and not by this controller: 0 instead of %d until they are set to 1 or more", c.Before)
+	return fmt.Sprintf("0 instead of %d until somebody sets 1 or more: the replicas were set to 0, and not by this controller", c.Before)
 }
 
 // The facts of replicas that finish their requests before they are removed.
@@ -100,14 +100,14 @@ func (f Leaving) sentence(c Change) string {
 	if f.N == 1 {
 		who = "a replica finishes its requests before it is"
 	}
-	return fmt.Sprintf("%s removed, for at most %s: keep %s", who, words.Duration(f.Left), c.instead())
+	return fmt.Sprintf("keep %s for at most %s: %s removed", c.instead(), words.Duration(f.Left), who)
 }
 
 func (f Back) sentence(c Change) string {
 	if f == 1 {
-		return fmt.Sprintf("a replica that was to be removed serves again: %d", c.After)
+		return fmt.Sprintf("back to %d: a replica that was leaving serves again", c.After)
 	}
-	return fmt.Sprintf("%d replicas that were to be removed serve again: %d", f, c.After)
+	return fmt.Sprintf("back to %d: %d replicas that were leaving serve again", c.After, f)
 }
 
 func (f Ungated) sentence(Change) string {
@@ -116,7 +116,7 @@ func (f Ungated) sentence(Change) string {
 
 func (f Disruption) sentence(c Change) string {
 	if f == "" {
-		return "PodDisruptionBudgets cannot be read, and unknown is not allowed: keep " + c.instead()
+		return fmt.Sprintf("keep %s: PodDisruptionBudgets cannot be read, so no replica is removed", c.instead())
 	}
-	return fmt.Sprintf("PodDisruptionBudget %s does not allow it now: keep %s", string(f), c.instead())
+	return fmt.Sprintf("keep %s: PodDisruptionBudget %s allows no removal now", c.instead(), string(f))
 }

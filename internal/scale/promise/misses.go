@@ -41,7 +41,7 @@ func (m *Misses) Sentence() string {
 			causes = append(causes, words.Share(c.share)+" "+c.cause)
 		}
 	}
-	return fmt.Sprintf("%s of the last day missed a limit: %s", words.Share(all), strings.Join(causes, ", "))
+	return fmt.Sprintf("%s of the requests of the last day missed a limit: %s", words.Share(all), strings.Join(causes, ", "))
 }
 
 // of returns the misses as shares of the requests that ended.

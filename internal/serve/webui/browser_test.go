@@ -157,7 +157,7 @@ var begun = time.Now()
 func demoView() view.View {
 	now := time.Now()
 	v := view.View{Time: now, Version: "v0.9.0", Leader: true, MaxAge: 5 * time.Second}
-	const demand, held = "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas", "8 needed 9 s ago, and the window is 12 s: 8 instead of 6 for 3 s more"
+	const demand, held = "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas", "keep at least 8 for 3 s: the load needed 8 within the scale-down window of 12 s (now 6)"
 	const sentence = demand + "; " + held
 	d := &view.Decision{
 		Time: now, Current: 8, Replicas: 8, Serving: 4, Starting: 4, Why: held, Sentence: sentence,
@@ -758,7 +758,8 @@ func TestBrowserObjectives(t *testing.T) {
 	b.do(chromedp.Navigate(serve(t, src, nil)))
 	b.wants(`document.querySelectorAll("#objectives-rows tr").length === 2 && document.querySelector("#objectives-sum").innerText === "1 of 2 objectives kept"`)
 	b.wants(`document.querySelector("#objectives-rows tr").innerText.includes("batch/embed") && document.querySelectorAll("#objectives-rows .bad").length === 1`)
-	b.wants(`document.querySelector("#problem-list").innerText.includes("batch/embed: objective missed: 98.61% to 98.90% of the requests within the limits, want 99%")`)
+	b.wants(`document.querySelector("#problem-list").innerText.includes("batch/embed: objective missed: 98.61% to 98.90% of the requests are within the limits, the goal is 99%")`)
+	b.wants(`((t) => t.includes("98.61% to 98.90% (goal 99%)") && t.includes("-39% to -10% (28d)") && t.includes("3.2 replicas"))(document.querySelector("#objectives-rows tr").innerText)`)
 	b.do(chromedp.Click("#objectives-rows a"))
 	b.wants(`document.querySelector(".detail .problem")?.textContent.includes("1s and 2.5s")`)
 	b.shoot("objectives")

@@ -16,7 +16,7 @@ function problemsOf(v, shown) {
     const to = hashOf("workloads", { open: keyOf(w) });
     if (w.problem) out.push({ rank: 1, who: keyOf(w), to, text: w.problem });
     for (const o of w.objectives || []) {
-      if (o.missed) out.push({ rank: 2, who: keyOf(w), to, text: "objective missed: " + o.attained + " of the requests within the limits, want " + o.objective });
+      if (o.missed) out.push({ rank: 2, who: keyOf(w), to, text: "objective missed: " + o.attained + " of the requests are within the limits, the goal is " + o.objective });
       else if (o.burning) out.push({ rank: 3, who: keyOf(w), to, text: "the error budget is used up fast: " + (o.budgetLeft || "?") + " is left" });
     }
     if (w.decision && decisionAge(w, shown) > shown.maxAge) out.push({ rank: 4, who: keyOf(w), to, text: "last decision " + age(decisionAge(w, shown)) + " ago" });
@@ -65,10 +65,10 @@ function objectiveRow(w, o) {
   return el("tr", { class: o.missed ? "bad-row" : "" },
     el("th", { scope: "row" }, link(keyOf(w), "workloads", { open: keyOf(w) })),
     el("td", { "data-label": "kept?" }, el("b", { class: o.missed || o.burning ? "bad" : o.attained ? "good" : "dim" }, verdict(o))),
-    el("td", { "data-label": "within limits" }, (o.attained || "–") + " of " + o.objective),
-    el("td", { "data-label": "budget left" }, budgetBar(o), " " + (o.budgetLeft || "–") + " of " + o.over),
+    el("td", { "data-label": "within limits" }, o.attained ? o.attained + " (goal " + o.objective + ")" : "–, goal " + o.objective),
+    el("td", { "data-label": "budget left" }, budgetBar(o), " " + (o.budgetLeft || "–") + " (" + o.over + ")"),
     el("td", { "data-label": "burn" }, burns || "–"),
-    el("td", { "data-label": "takes" }, o.cost ? o.cost + " replicas" : "–"));
+    el("td", { "data-label": "needs" }, o.cost ? o.cost + " replicas" : "–"));
 }
 
 function drawObjectives(v) {
