@@ -13,7 +13,8 @@ import (
 )
 
 // Limits are latency limits of a request. 0 means the limit of the policies, and if they
-// have none or differ, that of the model.
+// have none or differ, that of the model. A limit between two edges of the server's histograms
+// is moved to the higher one, from which on a server counts misses.
 type Limits struct {
 	TTFT time.Duration // to the first token
 	ITL  time.Duration // between tokens
@@ -25,17 +26,18 @@ type latencyLimit struct {
 	given      time.Duration // 0: not given
 	ofSignal   func(*scale.Signal) float64
 	ofModel    func(*service.Model) *float64 // seconds
+	edge       func(limit float64) float64
 }
 
 func (l Limits) all() []latencyLimit {
 	return []latencyLimit{
 		{
 			"--ttft", "to the first token", l.TTFT, func(s *scale.Signal) float64 { return s.FirstLimit },
-			func(m *service.Model) *float64 { return &m.TTFTLimit },
+			func(m *service.Model) *float64 { return &m.TTFTLimit }, service.FirstTokenEdge,
 		},
 		{
 			"--itl", "between tokens", l.ITL, func(s *scale.Signal) float64 { return s.Limit },
-			func(m *service.Model) *float64 { return &m.ITLLimit },
+			func(m *service.Model) *float64 { return &m.ITLLimit }, service.TokenEdge,
 		},
 	}
 }
@@ -48,6 +50,9 @@ func (l Limits) Apply(models []service.Model, policies []policy.Named) (notes []
 		var texts []string
 		for _, x := range l.all() {
 			origin := x.set(m, policies)
+			if given, edge := *x.ofModel(m), x.edge(*x.ofModel(m)); edge != given {
+				*x.ofModel(m), origin = edge, fmt.Sprintf("%s, %v, which lies between two edges of the server's histogram", origin, seconds(given))
+			}
 			limit := seconds(*x.ofModel(m))
 			if idle := m.IdleTokenSeconds(); *x.ofModel(m) < idle {
 				return nil, fmt.Errorf("%v %s (%s): on an idle %s a request takes %v; give a longer %s, or another --model",
