@@ -28,7 +28,6 @@ func TestSentences(t *testing.T) {
 	f(Replaced{N: 1, Of: 8}, keep, "1 of 8 is being replaced, and others would be removed: keep 5 instead of 2")
 	f(Measuring{}, signal, "SMActive: the cost of a token is measured for a few seconds: keep 5")
 	f(Settling{}, signal, "the number of serving replicas has just changed: keep 5 instead of 2 until the load has spread")
-	f(Draining(90*time.Second), signal, "new replicas still process the backlog of the saturation: keep 5 instead of 2 for 90 s")
 	f(NotServing{pending}, keep, "no replica serves yet, 3 starting (ready in about 80 s), 1 stuck: keep 5")
 	f(Partial{Fresh: 3, Serving: 5}, signal, "only 3 of 5 serving replicas have a fresh value of SMActive: not below 5")
 	f(Partial{Fresh: 4, Serving: 5, Without: "p-1"}, signal, "only 4 of 5 serving replicas have a fresh value of SMActive (p-1 has none): not below 5")
