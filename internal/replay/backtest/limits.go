@@ -50,15 +50,15 @@ func (l Limits) Apply(models []service.Model, policies []policy.Named) (notes []
 		var texts []string
 		for _, x := range l.all() {
 			origin := x.set(m, policies)
-			if given, edge := *x.ofModel(m), x.edge(*x.ofModel(m)); edge != given {
+			given := *x.ofModel(m)
+			if idle := m.IdleTokenSeconds(); given < idle {
+				return nil, fmt.Errorf("%v %s (%s): on an idle %s a request takes %v; give a longer %s, or another --model",
+					seconds(given), x.text, origin, m.Name, seconds(idle), x.flag)
+			}
+			if edge := x.edge(given); edge != given {
 				*x.ofModel(m), origin = edge, fmt.Sprintf("%s, %v, which lies between two edges of the server's histogram", origin, seconds(given))
 			}
-			limit := seconds(*x.ofModel(m))
-			if idle := m.IdleTokenSeconds(); *x.ofModel(m) < idle {
-				return nil, fmt.Errorf("%v %s (%s): on an idle %s a request takes %v; give a longer %s, or another --model",
-					limit, x.text, origin, m.Name, seconds(idle), x.flag)
-			}
-			texts = append(texts, fmt.Sprintf("%v %s (%s)", limit, x.text, origin))
+			texts = append(texts, fmt.Sprintf("%v %s (%s)", seconds(*x.ofModel(m)), x.text, origin))
 		}
 		notes = append(notes, fmt.Sprintf("limits on %s: %s", m.Name, strings.Join(texts, ", ")))
 	}
