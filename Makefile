@@ -255,9 +255,9 @@ BACKTEST        = bin/gpupilot backtest $(TRACE_FILES) $(UNTOUCHED_HERE) \
                   $(addprefix --prices ,$(wildcard $(TRACES)/prices/gpu_on_demand_prices.csv)) --peers-cache bin/peers.json -o html
 
 # The flags of the study in docs/backtest.md.
-BACKTEST_STUDY  = --startup 2m,7m --replicas 8 --hours 2 --seeds 1
+BACKTEST_STUDY  = --peers published,llm --startup 2m,7m --replicas 8 --hours 2 --seeds 1
 
-backtest: bin/gpupilot ## the engine against its peers on recorded load, TRACES=directory: 15 minutes of CPU time for the first run, little after bin/peers.json exists
+backtest: bin/gpupilot ## the engine on recorded load beside published settings and other LLM autoscalers, TRACES=directory; BACKTEST_FLAGS='--peers all' takes the whole grid, 15 minutes of CPU time more
 	$(BACKTEST) $(BACKTEST_STUDY) --out bin/backtest.html $(BACKTEST_FLAGS)
 
 backtest-quick: bin/gpupilot ## a short backtest, not for publication: a twentieth of the peers, one start-up time, an hour each

@@ -18,7 +18,7 @@ func TestBacktestNotes(t *testing.T) {
 		if _, err := backtestNotes(t.Context(), &stderr, append(append(args, replicas), more...)...); err != nil {
 			t.Fatal(err)
 		}
-		if quiet := slices.Contains(more, "-q"); strings.Contains(stderr.String(), "limits on llama-8b: 2s") == quiet {
+		if quiet := slices.Contains(more, "-q"); strings.Contains(stderr.String(), "limits on llama-8b: 2.5s") == quiet {
 			t.Errorf("--replicas %s %v: limits in %q", replicas, more, &stderr)
 		}
 		if strings.Contains(stderr.String(), "minReplicas and maxReplicas (chat's 2 to 7) are not applied: --replicas 3") != bounds {

@@ -167,6 +167,7 @@ type joined struct {
 	promised          bool  // the deciding signal has a plan of its own, with a window
 	young             bool  // the record that its plan follows is short
 	probing           bool  // a signal that wants the most asks for a probe
+	drained           bool  // the deciding signal has just processed a backlog
 }
 
 // add joins signal i, whose steps are those from first to last.
@@ -195,7 +196,7 @@ func (j *joined) add(i int, o *outcome, first, last int) {
 		}
 	}
 	j.demand, j.deciding, j.first, j.last = o.demand, i, first, last
-	j.promised, j.young = o.promised, o.young
+	j.promised, j.young, j.drained = o.promised, o.young, o.drained
 }
 
 // demand evaluates every signal and takes the most that one of them wants.
@@ -233,7 +234,7 @@ func (e *engine) demand(s State) (int32, State) {
 	if e.p.Formula == nil {
 		e.inputs[e.deciding].Deciding, e.steps[e.first].MostOf = true, e.readable+e.standing
 	} else if want, ok := e.combine(outcomes); ok {
-		e.want, e.promised, e.young = want, false, false
+		e.want, e.promised, e.young, e.drained = want, false, false, false
 	} else {
 		e.asked, e.unknown = -1, true
 		return want, s

@@ -85,7 +85,9 @@ func TestDecide(t *testing.T) {
 	f("below", p, seen(t0, 20, 20, 20), 1, RuleDemand)
 	f("min", p, seen(t0, 0, 0), 1, RuleBounds)
 	f("saturated: the metric alone asks for as much as a probe", p, seen(t0, 100), 2, RuleDemand)
-	f("saturated: probe further than the metric can say", p, seen(t0, 100, 100, 100), 6, RuleSaturated)
+	high := utilPolicy()
+	high.Signals[0].Target = 80
+	f("saturated: probe further than the metric can say", high, seen(t0, 100, 100, 100, 100), 6, RuleSaturated)
 	f("saturated, capacity coming", p, with(seen(t0, 100), t0, 1, Starting, time.Second), 2)
 	f("saturated, more coming than the metric asks for", p, with(seen(t0, 100, 100), t0, 3, Starting, time.Second), 5, RuleStarting)
 	f("loading replicas are not averaged in", p, with(seen(t0, 66, 66, 66), t0, 1, Starting, time.Second), 4)
@@ -216,24 +218,26 @@ func TestStabilizationHoldsForTheWholeWindow(t *testing.T) {
 
 func TestProbesOncePerEpoch(t *testing.T) {
 	p := utilPolicy()
+	p.Signals[0].Target = 80
 	// Four serve at 100 % and nothing that was asked for ever comes.
 	got, _ := run(p, State{}, func(i int, cur int32, now time.Time) Observation {
 		o := seen(now, 100, 100, 100, 100)
 		return with(o, now, int(cur)-4, Unschedulable, time.Minute)
 	}, 60, 4)
 	for i, n := range got {
-		if n > 8 {
+		if n > 6 {
 			t.Fatalf("after %d s: %d replicas; a probe is made once, not each tick", i, n)
 		}
 	}
-	if got[0] != 8 {
-		t.Errorf("first probe went to %d, want 8", got[0])
+	if got[0] != 6 {
+		t.Errorf("first probe went to %d, want 6", got[0])
 	}
 }
 
-func TestWaitsWhileBacklogDrains(t *testing.T) {
+func TestABacklogIsForgottenOnceItIsProcessed(t *testing.T) {
 	p := utilPolicy()
-	// Two saturated replicas ask for four; these serve from 20 s on and work off
+	p.Down.Window = 5 * time.Minute
+	// Two saturated replicas ask for four; these serve from 20 s on and process
 	// the backlog at 100 % for another 3 s, though they need not be more.
 	got, s := run(p, State{}, func(i int, cur int32, now time.Time) Observation {
 		if i < 20 {
@@ -248,11 +252,11 @@ func TestWaitsWhileBacklogDrains(t *testing.T) {
 			o.Pods[k].Readings[0].At = now
 		}
 		o.Pods[3].Since = t0.Add(20 * time.Second)
-		return o
+		return with(o, now, int(cur)-4, Starting, time.Second)
 	}, 40, 2)
 	for i, n := range got {
-		if n > 4 {
-			t.Fatalf("after %d s: %d replicas: the backlog was taken for load", i, n)
+		if n > 4 && (i < 22 || n > 7 || i > 24) {
+			t.Fatalf("after %d s: %d replicas: the backlog was taken for load, and kept", i, n)
 		}
 	}
 	if !s.Signals[0].SaturatedSince.IsZero() {

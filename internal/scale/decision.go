@@ -22,7 +22,6 @@ const (
 	RuleSaturated     Rule = "Saturated"     // the signal is at its ceiling: probe
 	RuleStarting      Rule = "Starting"      // replicas are starting: wait for them, and keep them
 	RuleSettling      Rule = "Settling"      // the number of serving replicas has just changed
-	RuleDraining      Rule = "Draining"      // new replicas process the backlog
 	RuleNotServing    Rule = "NotServing"    // no replica serves yet, so nothing is measured
 	RulePartial       Rule = "PartialData"   // a replica without a reading may carry any load: not down
 	RuleMissing       Rule = "MissingData"   // a signal has no value: no scale-down

@@ -13,9 +13,10 @@ import (
 // Each of these is the least change of an input that changes the decision.
 func TestEdges(t *testing.T) {
 	nan := math.NaN()
+	p := utilPolicy()
 	f := func(name string, o Observation, want int32, rule Rule, applied bool) {
 		t.Helper()
-		d, _ := Decide(utilPolicy(), o, State{}, t0)
+		d, _ := Decide(p, o, State{}, t0)
 		if d.Replicas != want || has(d, rule) != applied {
 			t.Errorf("%s: %d replicas, want %d; %s applied is %v, want %v: %s", name, d.Replicas, want, rule, has(d, rule), applied, d.Sentence())
 		}
@@ -32,21 +33,22 @@ func TestEdges(t *testing.T) {
 	}
 	f("6 of 10 lower if the others began just now", began(seen(t0, 5, 5, 5, 5, 5, 5, nan, nan, nan, nan)), 5, RulePartial, false)
 	f("5 of 9 do not", began(seen(t0, 5, 5, 5, 5, 5, nan, nan, nan, nan)), 9, RulePartial, true)
-	f("a saturated signal probes", seen(t0, 100, 100, 100, 100), 8, RuleSaturated, true)
-	f("it does not while one replica has no reading", seen(t0, 100, 100, 100, nan), 5, RuleSaturated, false)
+	p.Signals[0].Target = 80
+	f("a saturated signal probes", seen(t0, 100, 100, 100, 100), 6, RuleSaturated, true)
+	f("it does not while one replica has no reading", seen(t0, 100, 100, 100, nan), 4, RuleSaturated, false)
 
 	// Two of five pods terminate: their replacements are yet to be created, and are
 	// capacity on the way.
-	replaced := with(seen(t0, 100, 100, 100), t0, 2, Terminating, time.Second)
-	f("the replacements of terminating pods are credited", replaced, 5, RuleStarting, true)
-	f("without terminating pods there is nothing to wait for", seen(t0, 100, 100, 100), 6, RuleSaturated, true)
+	replaced := with(seen(t0, 100, 100, 100, 100), t0, 2, Terminating, time.Second)
+	f("the replacements of terminating pods are credited", replaced, 6, RuleStarting, true)
+	f("without terminating pods there is nothing to wait for", seen(t0, 100, 100, 100, 100), 6, RuleSaturated, true)
 }
 
 // A probe is made once for what serves, and again when its credit is over: what
 // it asked for has not come by then.
 func TestProbesAgainAfterItsCredit(t *testing.T) {
 	p := utilPolicy()
-	p.Startup = time.Minute
+	p.Startup, p.Signals[0].Target = time.Minute, 80
 	var s State
 	var probes []time.Duration
 	for after := time.Duration(0); after <= p.credit()+time.Second; after += time.Second {

@@ -199,8 +199,26 @@ func (e *evaluation) smooth(m measure) measure {
 	if e.p.DownWindow() < levelSettles*e.signal.averagedOver() { // which does not wait until an average has risen
 		m.down = max(m.down, current)
 	}
-	m.up, m.whole = max(0, min(m.up, whole)+level-whole), level
+	now := min(m.up, whole)
+	m.up, m.whole = max(0, now+level-whole), level
+	if e.signal.Law != Batching {
+		m.keepUp(e, now, whole, current)
+	}
 	return m
+}
+
+// keepUp keeps a long average from deciding later than the HorizontalPodAutoscaler, which takes
+// each reading as it is. What a few seconds ask for beyond its tolerance counts at once. So does
+// a reading below the average: the window downward has what was needed before it. now, whole and
+// down are what the reading asks for.
+func (m *measure) keepUp(e *evaluation, now, whole, down float64) {
+	if e.signal.isShare() {
+		e.state.Quick = e.state.Quick.Next(whole, e.now, quickSpan)
+		if quick := e.state.Quick.Value; quick > float64(e.base())*(1+DefaultTolerance) {
+			m.up, m.whole = max(m.up, now+quick-whole), max(m.whole, quick)
+		}
+	}
+	m.up, m.whole, m.down = min(m.up, now), min(m.whole, whole), min(m.down, down)
 }
 
 // replicas is more than current if the measured load alone needs more, and less

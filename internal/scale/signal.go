@@ -72,6 +72,7 @@ type outcome struct {
 	replicas int32   // wanted
 	probing  bool    // it is at its ceiling, and asks for a probe
 	raised   bool    // by a forecast or a probe, above the base
+	drained  bool    // the backlog of a saturation has just been processed
 	input    Input
 }
 
@@ -115,7 +116,7 @@ func (e *evaluation) run() outcome {
 		Signal: e.signal.Name, Unit: e.signal.Unit, Value: m.value, Target: e.takes.target, Fresh: m.fresh, Age: age, Silent: m.silent,
 	}}
 	if !ok {
-		e.state.Level, e.state.Trend = trend.Level{}, trend.Trend{}
+		e.state.Level, e.state.Quick, e.state.Trend = trend.Level{}, trend.Level{}, trend.Trend{}
 		e.standIn(&out)
 		return out
 	}
@@ -153,10 +154,23 @@ func (e *evaluation) run() outcome {
 	if out.unknown = unknown; want > now {
 		out.asked, out.raised = max(out.asked, want), want > e.base()
 	}
+	since := e.state.SaturatedSince
+	grew := !since.IsZero() && e.grewAt.After(since) // a part of what is seen may be a backlog
 	if e.predatesRebalance(e.grewAt) {
 		out.replicas, out.raised = e.settle(want), false
+		if grew {
+			out.asked = min(out.asked, e.serving)
+		}
 		return out
 	}
+	if until := e.noteSaturation(m); until.After(e.now) {
+		// The signal asks for what the value says, as the HorizontalPodAutoscaler does: to wait
+		// until the backlog is processed would make each step of a long rise later. But no window
+		// remembers it.
+		out.replicas, out.asked = want, min(out.asked, e.serving)
+		return out
+	}
+	out.drained = grew && e.state.SaturatedSince.IsZero()
 	out.replicas, out.probing = e.handleCeiling(want, m)
 	out.raised = (out.raised || out.probing && out.replicas > want) && out.replicas > e.base()
 	return out
@@ -265,18 +279,11 @@ func (e *evaluation) settle(want int32) int32 {
 
 // handleCeiling handles a signal at its ceiling, which no longer shows how much
 // load there is. It waits for capacity that is starting, else it asks for a
-// probe: once for each number of serving replicas. It also keeps the base while
-// new replicas still process the backlog of the saturation.
+// probe: once for each number of serving replicas.
 func (e *evaluation) handleCeiling(want int32, m measure) (_ int32, probing bool) {
 	awaited := facts.Awaited{Reading: e.reading(m), Pending: facts.Pending{Starting: e.starting, Wait: e.wait}}
-	saturated := e.signal.Ceiling > 0 && e.signal.Type == AverageValue && m.value >= saturation*e.signal.Ceiling && m.isCovered()
-	drained := e.state.noteSaturation(saturated, e.grewAt, e.now)
-	switch wait := drained.Sub(e.now); {
-	case wait > 0 && want <= e.o.Replicas:
-		return want, false
-	case wait > 0:
-		return e.step(RuleDraining, want, e.o.Replicas, facts.Draining(wait)), false
-	case !saturated:
+	switch {
+	case !e.isSaturated(m):
 		return want, false
 	case e.starting > 0 && e.now.Sub(e.state.SaturatedSince) < e.p.patience():
 		return e.step(RuleStarting, want, max(want, e.o.Replicas), awaited), false
@@ -299,24 +306,31 @@ func (e *evaluation) handleCeiling(want int32, m measure) (_ int32, probing bool
 	return e.step(RuleSaturated, want, probe, facts.Saturated{Reading: awaited.Reading}), true
 }
 
+// isSaturated reports whether the signal is at its ceiling.
+func (e *evaluation) isSaturated(m measure) bool {
+	return e.signal.Ceiling > 0 && e.signal.Type == AverageValue && m.value >= saturation*e.signal.Ceiling && m.isCovered()
+}
+
 // noteSaturation updates since when the signal is at its ceiling. It returns
-// until when the replica that was added and began to serve last, at grew, may be
+// until when the replica that was added and began to serve last may be
 // processing the backlog: a time in the past if there was none.
-func (s *SignalState) noteSaturation(saturated bool, grew, now time.Time) (drained time.Time) {
-	if s.SaturatedSince.After(now) { // the clock went back
+func (e *evaluation) noteSaturation(m measure) (until time.Time) {
+	s := &e.state
+	if s.SaturatedSince.After(e.now) { // the clock went back
 		s.SaturatedSince = time.Time{}
 	}
-	if !s.SaturatedSince.IsZero() && grew.After(s.SaturatedSince) {
-		backlog := time.Duration(drainShare * float64(grew.Sub(s.SaturatedSince)))
-		drained = grew.Add(min(backlog, drainLimit))
+	since := s.SaturatedSince
+	if !since.IsZero() && e.grewAt.After(since) {
+		backlog := time.Duration(drainShare * float64(e.grewAt.Sub(since)))
+		until = e.grewAt.Add(min(backlog, drainLimit))
 	}
-	switch {
-	case saturated && s.SaturatedSince.IsZero():
-		s.SaturatedSince = now
-	case !saturated && !drained.After(now):
+	switch saturated := e.isSaturated(m); {
+	case saturated && since.IsZero():
+		s.SaturatedSince = e.now
+	case !saturated && !until.After(e.now):
 		s.SaturatedSince = time.Time{}
 	}
-	return drained
+	return until
 }
 
 // predatesRebalance reports whether a valid reading of the signal was measured

@@ -37,8 +37,11 @@ func (e *engine) stabilize(want int32, s *State) ruling {
 		}
 		_, highest, _ := extremes(s.Wants, e.now, window)
 		known := e.now.Sub(s.Since)
-		if known < window {
-			highest = cur // the window is not covered yet, as after a restart
+		switch { // the window is not covered yet, as after a restart
+		case known < window && e.drained:
+			highest = max(highest, min(e.serving, cur))
+		case known < window:
+			highest = cur
 		}
 		if want == 0 && highest <= 1 && e.p.Down.ToZero > 0 {
 			return ruling{} // activate has waited
@@ -68,7 +71,8 @@ func (e *engine) stabilize(want int32, s *State) ruling {
 
 // keepStarting removes no replica while others that were added are starting, because those
 // already hold GPUs. Replicas that are replaced keep none, unless the workload's controller
-// would remove others than those: then as many stay as serve what is needed. During a rollout
+// would remove others than those: then as many stay as serve what is needed. Replicas that a
+// backlog asked for are not awaited once it is processed without them. During a rollout
 // some are always starting: there, nothing is removed while fewer serve than are wanted.
 func (e *engine) keepStarting(want int32) ruling {
 	held, cur := min(e.serving+e.added, e.o.Replicas), e.o.Replicas
@@ -79,7 +83,7 @@ func (e *engine) keepStarting(want int32) ruling {
 	case e.rollout.InProgress && e.want > e.serving:
 		pending.Starting = e.starting
 		return ruling{RuleRollout, cur, facts.Rollout{Serving: e.serving, Pending: pending}}
-	case !e.rollout.InProgress && e.added > 0 && held > want:
+	case !e.rollout.InProgress && e.added > 0 && held > want && !e.drained:
 		return ruling{RuleStarting, held, facts.Starting{Pending: pending}}
 	}
 	if held = e.leastThatServe(want, min(e.needed, e.serving)); held > want {

@@ -54,7 +54,9 @@ type SignalState struct {
 	Name string `json:"name"` // Signal.Name
 
 	// Level and Trend are zero if the signal was not readable at the last decision.
+	// Quick is the average over a few seconds where Level is one over more.
 	Level trend.Level `json:"level,omitzero"`
+	Quick trend.Level `json:"quick,omitzero"`
 	Trend trend.Trend `json:"trend,omitzero"`
 
 	// Arrivals is learned if requests are counted, the curves if the policy limits
@@ -112,7 +114,7 @@ func (s State) Truncate(d time.Duration) State {
 	}
 	for i := range s.Signals {
 		x := &s.Signals[i]
-		times = append(times, &x.Level.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt, &x.HeldSince, &x.SilentSince, &x.TokensAt, &x.LoadedAt)
+		times = append(times, &x.Level.At, &x.Quick.At, &x.Trend.At, &x.Arrivals.Since, &x.Arrivals.At, &x.SaturatedSince, &x.OverloadedAt, &x.HeldSince, &x.SilentSince, &x.TokensAt, &x.LoadedAt)
 	}
 	for _, t := range times {
 		*t = t.Truncate(d)

@@ -31,16 +31,16 @@ func Worker() service.Model {
 	}
 }
 
-// The bounds of the published match.
+// The bounds of the published match, and the workers of its static fleet.
 const (
 	minWorkers, maxWorkers = 1, 8
-	firstWorkers           = 1
+	staticWorkers          = 4
 )
 
 // Rivals returns the published contenders whose rules are public, larger static fleets, and
 // other autoscalers for LLM servers.
 func Rivals() []contender.Entry {
-	static := []contender.Entry{contender.Static(4), contender.Static(6), contender.Static(maxWorkers)}
+	static := []contender.Entry{contender.Static(staticWorkers), contender.Static(6), contender.Static(maxWorkers)}
 	return append(static, contender.LLMPeers()...)
 }
 
@@ -55,18 +55,24 @@ type Setting struct {
 	Startup float64 `json:"startupSeconds"` // of each worker, exactly
 	Scrape  int     `json:"scrapeSeconds"`  // interval of Prometheus; 0: no lag
 	Stretch float64 `json:"stretch"`        // length of the loads, as a multiple of the published ones
+	First   int     `json:"firstWorkers"`   // at the start, of the contenders that scale
 }
 
 // Published is the setting of Planner Gym.
-func Published() Setting { return Setting{Startup: 30, Stretch: 1} }
+func Published() Setting { return Setting{Startup: 30, Stretch: 1, First: minWorkers} }
 
 // Settings returns the published setting, and unless stretch is 0 those of the extended match:
-// each start with each interval of Prometheus. Errors name the flags of gpupilot arena.
+// the published loads, and each start with each interval of Prometheus on longer ones. There
+// those who scale start with the static fleet's workers: from one, a match of three minutes
+// measures little but the first starts. Errors name the flags of gpupilot arena.
 func Settings(startups, scrapes []time.Duration, stretch float64) ([]Setting, error) {
 	if !(stretch == 0 || stretch >= 1 && stretch <= maxStretch) {
 		return nil, fmt.Errorf("--stretch %v: want 1 to %d, or 0 for the published match only", stretch, maxStretch)
 	}
 	out := []Setting{Published()}
+	if stretch > 0 {
+		out = append(out, Setting{Startup: Published().Startup, Stretch: 1, First: staticWorkers})
+	}
 	for _, startup := range startups {
 		for _, scrape := range scrapes {
 			if startup < time.Second || startup > time.Hour {
@@ -76,7 +82,7 @@ func Settings(startups, scrapes []time.Duration, stretch float64) ([]Setting, er
 				return nil, fmt.Errorf("--scrape %v: want 0s to 1m", scrape)
 			}
 			if stretch > 0 {
-				out = append(out, Setting{Startup: startup.Seconds(), Scrape: int(scrape.Seconds()), Stretch: stretch})
+				out = append(out, Setting{Startup: startup.Seconds(), Scrape: int(scrape.Seconds()), Stretch: stretch, First: staticWorkers})
 			}
 		}
 	}
@@ -159,7 +165,7 @@ const longestDrain = 24 * 3600
 func play(requests []trace.Request, seconds float64, set Setting, seed uint32, e *contender.Entry) (Score, error) {
 	cfg := service.Config{
 		Model: Worker(), Startup: service.Startup{Median: set.Startup}, Patience: math.Inf(1), Seconds: seconds + longestDrain,
-		Seed: uint64(seed), Need: []float64{0}, Replicas: firstWorkers, RoundRobin: true, OneTokenMisses: true, GaugesOnly: e.GaugesOnly(),
+		Seed: uint64(seed), Need: []float64{0}, Replicas: set.First, RoundRobin: true, OneTokenMisses: true, GaugesOnly: e.GaugesOnly(),
 	}
 	a, err := e.New(&contender.Replay{
 		Model: &cfg.Model, Seed: uint64(seed), Min: minWorkers, Max: maxWorkers, Scaled: true, Need: cfg.Need,
@@ -168,7 +174,7 @@ func play(requests []trace.Request, seconds float64, set Setting, seed uint32, e
 	if err != nil {
 		return Score{}, err
 	}
-	if e.Family == contender.FixedReplicas { // a static fleet does not start with one worker
+	if e.Family == contender.FixedReplicas { // a static fleet starts with its own workers
 		cfg.Replicas, _ = a.Decide(nil, 0)
 	}
 	d := service.New(&cfg, a)

@@ -43,7 +43,7 @@ func (s *Setting) Title() string {
 	if s.Scrape > 0 {
 		lag = fmt.Sprintf("Prometheus scrapes each %d s", s.Scrape)
 	}
-	return fmt.Sprintf("%s: %g s, starts of %g s, %s", name, traceSeconds*s.Stretch, s.Startup, lag)
+	return fmt.Sprintf("%s: %g s, workers at first: %d, starts of %g s, %s", name, traceSeconds*s.Stretch, s.First, s.Startup, lag)
 }
 
 func (t *Table) write(b *strings.Builder) {

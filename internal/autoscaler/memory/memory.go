@@ -53,8 +53,8 @@ func Of(s *scale.State, now time.Time) *v1alpha1.Memory {
 	}
 	for _, drop := range []func(){
 		func() {},
-		each(func(x *scale.SignalState) { x.Trend = trend.Trend{} }), // forecasts are needed least
-		each(func(x *scale.SignalState) { x.Level = trend.Level{} }), // averages over seconds
+		each(func(x *scale.SignalState) { x.Trend = trend.Trend{} }),                         // forecasts are needed least
+		each(func(x *scale.SignalState) { x.Level, x.Quick = trend.Level{}, trend.Level{} }), // averages over seconds
 		each(func(x *scale.SignalState) { x.Arrivals = scale.ArrivalModel{} }),
 		each(func(x *scale.SignalState) { x.TokenLatency, x.FirstTokenLatency = latency.Curve{}, latency.Curve{} }),
 		func() { small.Signals = nil },

@@ -83,7 +83,7 @@ type peerFamily struct {
 }
 
 func peerFamilies() []peerFamily {
-	return []peerFamily{{contender.HPA, "HPA"}, {contender.KEDA, "KEDA"}, {contender.KPA, "Knative"}}
+	return []peerFamily{{contender.HPA, "HPA"}, {contender.KEDA, "KEDA"}, {contender.KPA, "Knative"}, {contender.Named, "other LLM autoscalers"}, {contender.Published, "published guides"}}
 }
 
 // familiesText lists the replayed families of peers.

@@ -13,7 +13,8 @@ import (
 )
 
 // Limits are latency limits of a request. 0 means the limit of the policies, and if they
-// have none or differ, that of the model.
+// have none or differ, that of the model. A limit between two edges of the server's histograms
+// is moved to the higher one, from which on a server counts misses.
 type Limits struct {
 	TTFT time.Duration // to the first token
 	ITL  time.Duration // between tokens
@@ -25,17 +26,18 @@ type latencyLimit struct {
 	given      time.Duration // 0: not given
 	ofSignal   func(*scale.Signal) float64
 	ofModel    func(*service.Model) *float64 // seconds
+	edge       func(limit float64) float64
 }
 
 func (l Limits) all() []latencyLimit {
 	return []latencyLimit{
 		{
 			"--ttft", "to the first token", l.TTFT, func(s *scale.Signal) float64 { return s.FirstLimit },
-			func(m *service.Model) *float64 { return &m.TTFTLimit },
+			func(m *service.Model) *float64 { return &m.TTFTLimit }, service.FirstTokenEdge,
 		},
 		{
 			"--itl", "between tokens", l.ITL, func(s *scale.Signal) float64 { return s.Limit },
-			func(m *service.Model) *float64 { return &m.ITLLimit },
+			func(m *service.Model) *float64 { return &m.ITLLimit }, service.TokenEdge,
 		},
 	}
 }
@@ -48,12 +50,15 @@ func (l Limits) Apply(models []service.Model, policies []policy.Named) (notes []
 		var texts []string
 		for _, x := range l.all() {
 			origin := x.set(m, policies)
-			limit := seconds(*x.ofModel(m))
-			if idle := m.IdleTokenSeconds(); *x.ofModel(m) < idle {
+			given := *x.ofModel(m)
+			if idle := m.IdleTokenSeconds(); given < idle {
 				return nil, fmt.Errorf("%v %s (%s): on an idle %s a request takes %v; give a longer %s, or another --model",
-					limit, x.text, origin, m.Name, seconds(idle), x.flag)
+					seconds(given), x.text, origin, m.Name, seconds(idle), x.flag)
 			}
-			texts = append(texts, fmt.Sprintf("%v %s (%s)", limit, x.text, origin))
+			if edge := x.edge(given); edge != given {
+				*x.ofModel(m), origin = edge, fmt.Sprintf("%s, %v, which lies between two edges of the server's histogram", origin, seconds(given))
+			}
+			texts = append(texts, fmt.Sprintf("%v %s (%s)", seconds(*x.ofModel(m)), x.text, origin))
 		}
 		notes = append(notes, fmt.Sprintf("limits on %s: %s", m.Name, strings.Join(texts, ", ")))
 	}

@@ -27,11 +27,11 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%q, %v, want %q", notes, err, want)
 		}
 	}
-	f(Limits{}, nil, "2s to the first token (the model's), 15ms between tokens (the model's)")
-	f(Limits{}, []policy.Named{slo(0.05, 0), slo(0, 0), slo(0.05, 0)}, "2s to the first token (the model's), 50ms between tokens (the policy's slo)")
-	f(Limits{ITL: 20 * time.Millisecond}, []policy.Named{slo(0.05, 1)}, "1s to the first token (the policy's slo), 20ms between tokens (--itl)")
+	f(Limits{}, nil, "2.5s to the first token (the model's), 25ms between tokens (the model's)")
+	f(Limits{}, []policy.Named{slo(0.05, 0), slo(0, 0), slo(0.05, 0)}, "2.5s to the first token (the model's), 50ms between tokens (the policy's slo)")
+	f(Limits{ITL: 20 * time.Millisecond}, []policy.Named{slo(0.05, 1)}, "1s to the first token (the policy's slo), 25ms between tokens (--itl, 20ms, which lies between two edges of the server's histogram)")
 	f(Limits{}, []policy.Named{slo(0.05, 1), slo(0.06, 1)},
-		"1s to the first token (the policy's slo), 15ms between tokens (the model's, as the policies' differ; --itl sets it)")
+		"1s to the first token (the policy's slo), 25ms between tokens (the model's, as the policies' differ; --itl sets it)")
 }
 
 // A note says how many infeasible requests are not counted.

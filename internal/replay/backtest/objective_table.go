@@ -59,6 +59,6 @@ const contenderWidth = 62
 
 // objectivesLegend explains the table of objectives.
 const objectivesLegend = "kept: cells whose replays miss at most 1, 2 or 5 % on the mean; GPU-hours: all cells ÷ the oracle's\n" +
-	"most cells: the single setting that keeps it in the most; hindsight: the cheapest of each replay\n" +
-	"as many: the cheapest single setting that keeps it in as many cells as the policy above\n" +
+	"bounds, found afterwards: as many, the cheapest single setting that keeps it in as many cells as\n" +
+	"the policy above; most cells, the one that keeps it in the most; hindsight, each replay's cheapest\n" +
 	"oracle: the cheapest schedule that keeps it, knowing the load and each start\n"

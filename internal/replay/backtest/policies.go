@@ -77,11 +77,7 @@ func (s *Study) SetContenders(policies []policy.Named, given []contender.Entry, 
 	if s.High == 0 {
 		s.Min, s.Max = widestBounds(policies)
 	}
-	oracles := contender.Oracles()
-	if peers == "none" {
-		oracles = contender.FewOracles()
-	}
-	s.References = append(oracles, contender.Reactive(1, 300), contender.Reactive(0.8, 300), contender.Fixed(1))
+	s.References = append(contender.Oracles(), contender.Reactive(1, 300), contender.Reactive(0.8, 300), contender.Fixed(1))
 	if peers == "none" {
 		return nil
 	}

@@ -101,7 +101,7 @@ func TestReport(t *testing.T) {
 	}
 	html := page.String()
 	for _, want := range []string{
-		"2026-03-04 05:06 UTC, gpupilot v1.2.3", "4 replays of", "1 hour in 4 replays", "<dt>policies</dt><dd>ours</dd>", "<dt>note</dt><dd>ours is replayed without its pair &lt;decode&gt;</dd>", "to peaks of 3 to 6 replicas", "over 2 s to the first token or 15 ms",
+		"2026-03-04 05:06 UTC, gpupilot v1.2.3", "4 replays of", "1 hour in 4 replays", "<dt>policies</dt><dd>ours</dd>", "<dt>note</dt><dd>ours is replayed without its pair &lt;decode&gt;</dd>", "to peaks of 3 to 6 replicas", "over 2.5 s to the first token or 25 ms",
 		"of Knative", `class="peer kpa"`, "chip",
 	} {
 		if !strings.Contains(html, want) {
@@ -185,7 +185,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	one := table(study(cell))
-	has(one, true, "azure_llm_2023_conv.requests, 1 hour in 1 replay, 1 seed\nscale     by 2.5, to a peak of 5 replicas\n", "120s", "2 s to the first token or 15 ms",
+	has(one, true, "azure_llm_2023_conv.requests, 1 hour in 1 replay, 1 seed\nscale     by 2.5, to a peak of 5 replicas\n", "120s", "2.5 s to the first token or 25 ms",
 		"1 setting of Knative", "12.3 (45.6)", "gpupilot-requests: "+cell.Nearest)
 	has(one, false, "cost", "start  policy", "all traces", "regret")
 	for _, column := range []string{"missed  ", "front  ", "turns/h  "} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,10 +23,10 @@ import (
 	"github.com/gpupilot/gpupilot/internal/window/series"
 )
 
-// The edges of vLLM's histograms, in seconds.
+// The edges of vLLM's histograms, in seconds, and infinity.
 var (
-	firstEdges = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560, math.Inf(1)}
-	tokenEdges = []float64{.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, math.Inf(1)}
+	firstEdges   = append(slices.Clone(firstTokenEdges), math.Inf(1))
+	betweenEdges = append(slices.Clone(tokenEdges), math.Inf(1))
 )
 
 // server is a replica that exposes what vLLM does, and knows the truth.
@@ -46,7 +47,7 @@ func (s *server) completed(_, ttft, itl float64) {
 	s.done++
 	observe(s.first, firstEdges, ttft)
 	if itl > 0 {
-		observe(s.token, tokenEdges, itl)
+		observe(s.token, betweenEdges, itl)
 	}
 	s.truth.ended++
 	late, slow := ttft > s.m.TTFTLimit, itl > s.m.ITLLimit
@@ -90,7 +91,7 @@ func (s *server) page() string {
 		fmt.Fprintf(&b, "%s_count{engine=\"0\",model_name=\"m\"} %v\n", name, counts[len(counts)-1])
 	}
 	histogram("vllm:time_to_first_token_seconds", firstEdges, s.first)
-	histogram("vllm:request_time_per_output_token_seconds", tokenEdges, s.token)
+	histogram("vllm:request_time_per_output_token_seconds", betweenEdges, s.token)
 	fmt.Fprintf(&b, "vllm:request_success_total{engine=\"0\",finished_reason=\"stop\",model_name=\"m\"} %v\n", s.done-s.aborted)
 	fmt.Fprintf(&b, "vllm:request_success_total{engine=\"0\",finished_reason=\"abort\",model_name=\"m\"} %v\n", s.aborted)
 	return b.String()
@@ -98,7 +99,7 @@ func (s *server) page() string {
 
 // restart begins all counters at zero.
 func (s *server) restart() {
-	s.first, s.token = make([]float64, len(firstEdges)), make([]float64, len(tokenEdges))
+	s.first, s.token = make([]float64, len(firstEdges)), make([]float64, len(betweenEdges))
 	s.done, s.aborted = 0, 0
 }
 

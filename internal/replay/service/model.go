@@ -44,6 +44,27 @@ func (m *Model) Feasible(prompt float64) bool { return m.Iteration(prompt, 1) <=
 // IdleTokenSeconds is the time between tokens of a request that is alone on a replica.
 func (m *Model) IdleTokenSeconds() float64 { return m.StepBase + m.StepPerSeq }
 
+// The edges of vLLM's histograms, in seconds: of the time to the first token, and of a request's
+// mean time between tokens. Only at an edge does a server count the requests over a limit.
+var (
+	firstTokenEdges = []float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
+	tokenEdges      = []float64{0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
+)
+
+// FirstTokenEdge and TokenEdge return the lowest edge that is not below a limit, in seconds; the
+// limit itself above the last one.
+func FirstTokenEdge(limit float64) float64 { return edgeOf(firstTokenEdges, limit) }
+
+// TokenEdge is as FirstTokenEdge.
+func TokenEdge(limit float64) float64 { return edgeOf(tokenEdges, limit) }
+
+func edgeOf(edges []float64, limit float64) float64 {
+	if i, _ := slices.BinarySearch(edges, limit-1e-9); i < len(edges) {
+		return edges[i]
+	}
+	return limit
+}
+
 // presets returns the built-in models. TestPresetsMatchMeasurements repeats their fits.
 //
 // The prefill's share of the peak is 2 × parameters × tokens/s ÷ the GPUs' dense peak
@@ -57,7 +78,7 @@ func presets() []Model {
 			// KV: 2 × 80 GB × 0.9 less 16 GB of bf16 weights, 131,072 B a token (32 layers, 8 KV heads of 128, 2 B).
 			StepBase: 8.26e-3, StepPerSeq: 0.245e-3, Prefill: 17_700, Chunk: 512, KVTokens: 950_000, MaxSeqs: 256,
 			FlopsShare: 0.45, DecodeShare: 0.45 / 17_700,
-			TTFTLimit: 2, ITLLimit: 0.015,
+			TTFTLimit: 2.5, ITLLimit: 0.025,
 		},
 		{
 			Name: "llama-70b", GPUs: 2, GPU: "h100",
@@ -65,7 +86,7 @@ func presets() []Model {
 			// KV: 2 × 80 GB × 0.9 less 70.6 GB of fp8 weights, 163,840 B a token (80 layers, 8 KV heads of 128, 1 B).
 			StepBase: 18.3e-3, StepPerSeq: 0.232e-3, Prefill: 12_600, Chunk: 2048, KVTokens: 448_000, MaxSeqs: 256,
 			FlopsShare: 0.45, DecodeShare: 0.45 / 12_600,
-			TTFTLimit: 5, ITLLimit: 0.080,
+			TTFTLimit: 5, ITLLimit: 0.075,
 		},
 		{
 			Name: "llama-70b-bf16", GPUs: 4, GPU: "h100",
@@ -73,7 +94,7 @@ func presets() []Model {
 			// KV: 4 × 80 GB × 0.9 less 141 GB of bf16 weights, 327,680 B a token.
 			StepBase: 29.3e-3, StepPerSeq: 0.233e-3, Prefill: 9_070, Chunk: 2048, KVTokens: 448_000, MaxSeqs: 256,
 			FlopsShare: 0.32, DecodeShare: 0.32 / 9_070,
-			TTFTLimit: 5, ITLLimit: 0.080,
+			TTFTLimit: 5, ITLLimit: 0.075,
 		},
 	}
 }

@@ -55,7 +55,9 @@ type counters struct {
 	decodeTime       float64 // sum over sequences
 	tokens           float64 // number of decoded tokens
 	promptTokens     float64 // number of prefilled tokens
-	ended, missed    float64 // requests that ended or were given up, and those over a limit
+	ended            float64 // requests that ended or were given up
+	late, slow       float64 // of those, over the limit of the first token, and of the time between tokens
+	aborted          float64 // given up
 }
 
 // inFlight returns the number of requests that the replica has received and not answered.
@@ -199,8 +201,11 @@ func (r *replica) end(s sequence, out observer) {
 		itl = (r.now - s.firstToken) / (s.output - 1)
 	}
 	r.ended++
-	if s.firstToken-s.arrival > r.m.TTFTLimit || itl > r.m.ITLLimit {
-		r.missed++
+	if s.firstToken-s.arrival > r.m.TTFTLimit {
+		r.late++
+	}
+	if itl > r.m.ITLLimit {
+		r.slow++
 	}
 	out.completed(s.arrival, s.firstToken-s.arrival, itl)
 }
@@ -216,7 +221,7 @@ func (r *replica) abandonExpired(out observer) {
 func (r *replica) abandonHead(out observer) {
 	if q := r.popWaiting(); r.m.Feasible(q.Prompt) {
 		r.ended++
-		r.missed++
+		r.aborted++
 		out.abandoned(q.At)
 	}
 }

@@ -163,7 +163,9 @@ func (p *Pod) report(x *PodReport) {
 		x.Values[Served] = float32(completed / dt)
 		x.PromptTokensPerSecond = float32((p.promptTokens - last.promptTokens) / dt)
 		x.OutputTokensPerSecond = float32((p.tokens - last.tokens) / dt)
-		x.EndedPerSecond, x.MissedPerSecond = float32((p.ended-last.ended)/dt), float32((p.missed-last.missed)/dt)
+		// A server's histograms do not say which requests miss both limits: the larger number counts.
+		missed := max(p.late-last.late, p.slow-last.slow, p.aborted-last.aborted)
+		x.EndedPerSecond, x.MissedPerSecond = float32((p.ended-last.ended)/dt), float32(missed/dt)
 		x.ArrivalsPerSecond = float32((completed + float64(p.inFlight()-last.inFlight)) / dt)
 	}
 	if tokens := p.tokens - last.tokens; tokens > 0 && p.now > last.at {

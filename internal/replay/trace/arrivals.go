@@ -29,8 +29,9 @@ const (
 	// sliceSeconds is the shortest slice. It is long enough to make the cost per slice
 	// negligible, and short enough for the requests to fit a CPU cache.
 	sliceSeconds = 60
-	// jitter is the largest shift of a copied request, in seconds. Copies at one instant
-	// would be a burst that the recording does not have.
+	// jitter is the longest time from a request to its copies, in seconds. They are spread up
+	// to the next request: at one instant they would be a burst that the recording does not
+	// have, and spread further they would hide those that it has.
 	jitter = 5
 )
 
@@ -81,24 +82,16 @@ func (a *Arrivals) copyRequests(rng *rand.Rand, begin float64) {
 		n := roundRandomly(rng, a.Factor)
 		for k := range n {
 			q := all[a.row]
-			if n > 1 || k > 0 {
-				q.At = reflect(q.At+(rng.Float64()*2-1)*jitter, begin, a.at)
+			if k > 0 {
+				end := min(a.at, q.At+jitter)
+				if a.row+1 < len(all) {
+					end = min(end, all[a.row+1].At)
+				}
+				q.At += rng.Float64() * max(0, end-q.At)
 			}
 			a.buf = append(a.buf, q)
 		}
 	}
-}
-
-// reflect mirrors a time outside an interval back into it. Clamped times would pile up at
-// the ends of the interval.
-func reflect(at, begin, end float64) float64 {
-	if at < begin {
-		at = 2*begin - at
-	}
-	if at >= end {
-		at = 2*end - at
-	}
-	return min(max(at, begin), math.Nextafter(end, begin))
 }
 
 // drawWindows draws the requests of all windows that start in the slice.
@@ -129,13 +122,16 @@ func (a *Arrivals) drawWindow(rng *rand.Rand, w *window) {
 		n = poisson(rng, w.rate*a.Factor*w.width)
 	}
 	first := len(a.buf)
-	at := 0.0
+	at, kind, shape := 0.0, w.interarrival, w.shape
+	if a.Factor < 1 {
+		kind, shape = thinned(kind, shape, a.Factor)
+	}
 	for range n {
-		switch w.interarrival {
+		switch kind {
 		case gammaDistribution:
-			at += gamma(rng, w.shape)
+			at += gamma(rng, shape)
 		case weibull:
-			at += math.Pow(rng.ExpFloat64(), 1/w.shape)
+			at += math.Pow(rng.ExpFloat64(), 1/shape)
 		default:
 			at = rng.Float64()
 		}
@@ -144,11 +140,11 @@ func (a *Arrivals) drawWindow(rng *rand.Rand, w *window) {
 		a.buf = append(a.buf, q)
 	}
 	total := 1.0
-	switch w.interarrival {
+	switch kind {
 	case gammaDistribution:
-		total = at + gamma(rng, w.shape)
+		total = at + gamma(rng, shape)
 	case weibull:
-		total = at + math.Pow(rng.ExpFloat64(), 1/w.shape)
+		total = at + math.Pow(rng.ExpFloat64(), 1/shape)
 	}
 	if !(total > 0) || math.IsInf(total, 0) {
 		total = 1
@@ -160,6 +156,27 @@ func (a *Arrivals) drawWindow(rng *rand.Rand, w *window) {
 		}
 		a.buf[i].At = w.start + w.width*x
 	}
+}
+
+// thinned returns the distribution of the times between the requests that are left when each is
+// kept with a probability p, as where fewer users send them. Their squared coefficient of
+// variation is 1 + p·(c² − 1), where c² is the recorded one: with the recorded one itself, few
+// requests would arrive in the bursts of many.
+func thinned(kind distribution, shape, p float64) (distribution, float64) {
+	var c2 float64
+	switch kind {
+	case gammaDistribution:
+		c2 = 1 / shape
+	case weibull:
+		mean := math.Gamma(1 + 1/shape)
+		c2 = math.Gamma(1+2/shape)/(mean*mean) - 1
+	default:
+		return kind, shape
+	}
+	if c2 = 1 + p*(c2-1); !(c2 > 0) || math.IsInf(c2, 0) {
+		return kind, shape
+	}
+	return gammaDistribution, 1 / c2
 }
 
 // Recorded returns the sums of the recorded rates per minute, times Factor. It draws no

@@ -227,6 +227,84 @@ func TestDistributions(t *testing.T) {
 	}
 }
 
+// variation is the squared coefficient of variation of the times between requests.
+func variation(a *Arrivals) (c2 float64, n int) {
+	var last, sum, squares float64
+	for {
+		q, _, ok := a.Next()
+		if !ok {
+			mean := sum / float64(n)
+			return squares/float64(n)/(mean*mean) - 1, n
+		}
+		for i := range q {
+			x := q[i].At - last
+			sum, squares, n, last = sum+x, squares+x*x, n+1, q[i].At
+		}
+	}
+}
+
+// A load that is scaled down is that of fewer users: their requests are thinned, whether single
+// requests or distributions were recorded. A load that is scaled up keeps its bursts.
+func TestScaledLoadKeepsItsBurstiness(t *testing.T) {
+	for _, kind := range []string{"Gamma,0.05", "Weibull,0.4"} {
+		var text strings.Builder
+		text.WriteString("client,t_s,rate_rps,iat_dist,p1,prompt_tokens_mean,output_tokens_mean\n")
+		for i := range 8 {
+			fmt.Fprintf(&text, "a,%d,50,%s,100,10\n", 3600*i, kind)
+		}
+		tr, err := Read("x", strings.NewReader(text.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		recorded, all := variation(NewArrivals(tr, 0, tr.Duration, 1))
+		for _, p := range []float64{0.5, 0.1, 3} {
+			a := NewArrivals(tr, 0, tr.Duration, 2)
+			a.Factor = p
+			got, n := variation(a)
+			want := recorded
+			if p < 1 {
+				want = 1 + p*(recorded-1)
+			}
+			if math.Abs(got/want-1) > 0.25 || math.Abs(float64(n)/float64(all)/p-1) > 0.1 {
+				t.Errorf("%s, scaled by %g: a squared variation of %.1f with %d requests, want %.1f with %.0f", kind, p, got, n, want, p*float64(all))
+			}
+		}
+	}
+	// Single requests: three copies of a burst are a burst.
+	var text strings.Builder
+	text.WriteString("t_ms,prompt_tokens,output_tokens\n")
+	for i := range 200 {
+		for k := range 40 {
+			fmt.Fprintf(&text, "%d,100,10\n", 20_000*i+25*k)
+		}
+	}
+	tr, err := Read("x", strings.NewReader(text.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	within := func(factor float64) (most int) {
+		a := NewArrivals(tr, 0, tr.Duration, 3)
+		a.Factor = factor
+		second := map[int]int{}
+		for {
+			q, _, ok := a.Next()
+			if !ok {
+				break
+			}
+			for i := range q {
+				second[int(q[i].At)]++
+			}
+		}
+		for _, n := range second {
+			most = max(most, n)
+		}
+		return most
+	}
+	if one, three := within(1), within(3); one != 40 || three < 100 {
+		t.Errorf("%d requests in the busiest second, and %d of three times as many", one, three)
+	}
+}
+
 // All recorded traces can be read, if they are there.
 func TestRecordedTraces(t *testing.T) {
 	dir := os.Getenv("GPUPILOT_TRACES")

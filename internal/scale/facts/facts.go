@@ -123,8 +123,6 @@ type (
 	}
 	// Reduced is a signal at its ceiling because of a rollout.
 	Reduced struct{ Reading }
-	// Draining is how long new replicas still process a backlog.
-	Draining time.Duration
 	// Measuring is a signal whose cost of a token is not known yet.
 	Measuring struct{}
 	// Settling is a load that is not spread over the replicas yet.
@@ -154,10 +152,6 @@ func (f Awaited) sentence(c Change) string {
 
 func (f Reduced) sentence(c Change) string {
 	return fmt.Sprintf("%d, and do not try more: %s because a rollout lets fewer serve", c.After, f.Reading)
-}
-
-func (f Draining) sentence(c Change) string {
-	return fmt.Sprintf("keep %s for %s: new replicas still work off the backlog", c.instead(), words.Duration(time.Duration(f)))
 }
 
 func (Measuring) sentence(c Change) string {

@@ -28,7 +28,6 @@ func TestSentences(t *testing.T) {
 	f(Replaced{N: 1, Of: 8}, keep, "keep 5 instead of 2: 1 of 8 is being replaced, and a scale-down would remove others")
 	f(Measuring{}, signal, "keep 5: SMActive needs a few seconds to measure the cost of a token")
 	f(Settling{}, signal, "keep 5 instead of 2 until the load has spread: the number of serving replicas has just changed")
-	f(Draining(90*time.Second), signal, "keep 5 instead of 2 for 90 s: new replicas still work off the backlog")
 	f(NotServing{pending}, keep, "keep 5: no replica serves yet, 3 starting (ready in about 80 s), 1 stuck")
 	f(Partial{Fresh: 3, Serving: 5}, signal, "keep at least 5: only 3 of 5 serving replicas have a fresh value of SMActive")
 	f(Partial{Fresh: 4, Serving: 5, Without: "p-1"}, signal, "keep at least 5: only 4 of 5 serving replicas have a fresh value of SMActive (p-1 has none)")
