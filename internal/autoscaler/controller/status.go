@@ -257,7 +257,7 @@ func statusOf(r *pass, base *v1alpha1.GPUAutoscalerStatus) *v1alpha1.GPUAutoscal
 		ObservedGeneration: r.Object.Generation,
 		Conditions:         slices.Clone(base.Conditions),
 		LastDecision:       base.LastDecision,
-		Mode:               string(cmp.Or(r.Object.Spec.Actuation, v1alpha1.ActuationScale)),
+		Mode:               modeOf(r.Object.Spec.Actuation),
 		Memory:             memory.Of(&r.State, r.At),
 	}
 	r.setReplicas(st)
@@ -489,4 +489,13 @@ func number(x float64) string {
 		}
 	}
 	return strconv.FormatFloat(x, 'f', -1, 64)
+}
+
+// modeOf returns who sets the replicas; empty: the spec names nobody that there is.
+func modeOf(a v1alpha1.Actuation) string {
+	switch a = cmp.Or(a, v1alpha1.ActuationScale); a {
+	case v1alpha1.ActuationScale, v1alpha1.ActuationAdvise, v1alpha1.ActuationHPA:
+		return string(a)
+	}
+	return ""
 }
