@@ -104,7 +104,7 @@ func (p *Plan) equation(demand float64) string {
 	}
 	out += fmt.Sprintf(". To keep %s, a replica may be %s busy: %s ÷ %s", words.Share(p.Objective), words.Percent(p.BusyTarget), words.Quantity(most, ""), words.Quantity(p.BusyTarget, ""))
 	if most < 0.99*demand*p.BusyTarget { // the rise of the last minute asks for more
-		out += fmt.Sprintf(", and %s for the rise under way", words.Quantity(demand, ""))
+		out += fmt.Sprintf(" = %s, or %s if it goes on rising", words.Quantity(most/p.BusyTarget, ""), words.Quantity(demand, ""))
 	}
 	return out
 }
