@@ -26,6 +26,9 @@ func TestPage(t *testing.T) {
 	}
 	page := string(b)
 	for i := range settings {
+		if first := settings[i].First; first != staticWorkers && (i > 0 || first != 1) {
+			t.Errorf("%s: %d workers at first", settings[i].Title(), first)
+		}
 		title := settings[i].Title()
 		before, rest, ok := strings.Cut(page, "```text\n"+title)
 		_, after, ok2 := strings.Cut(rest, "\n```")

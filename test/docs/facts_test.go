@@ -112,7 +112,7 @@ func TestNotThereYet(t *testing.T) {
 			return absent(string(read(t, "test/hardware/RESULTS.md")), "dcgm: exact|nvlink-tx")
 		},
 		"One GPU budget with priorities": func(string) error { return absent(api, "`(?:prefill|decode|priority)[a-z]*`") },
-		"Well-chosen settings of its peers": func(bullet string) error {
+		"Well-chosen settings": func(bullet string) error {
 			for _, figure := range regexp.MustCompile(`\b\d\.\d\d\b`).FindAllString(bullet, -1) {
 				if !strings.Contains(evidence, figure) {
 					return fmt.Errorf("docs/evidence.md has no %s", figure)

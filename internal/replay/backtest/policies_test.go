@@ -19,7 +19,17 @@ func TestLLMPeersByName(t *testing.T) {
 		if err := s.SetContenders(nil, nil, peers, contender.QuickGrid()); err != nil || len(s.Peers) != want {
 			t.Errorf("--peers %s: %d peers, want %d: %v", peers, len(s.Peers), want, err)
 		}
+		oracles := 0
+		for i := range s.References {
+			if s.References[i].Family == contender.OracleSchedule {
+				oracles++
+			}
+		}
+		if want := len(contender.Oracles()); oracles != want { // else a policy's cost depended on what it is compared with
+			t.Errorf("--peers %s: %d oracles, want %d", peers, oracles, want)
+		}
 	}
+	f("none", 0)
 	grid, llm := len(contender.QuickGrid().Peers(nil, "")), len(contender.LLMPeers())
 	f("all", grid)
 	f("llm", llm)
