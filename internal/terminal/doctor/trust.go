@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,7 +119,7 @@ func checkRBAC(f *Facts) (out []Finding, err error) {
 				continue
 			}
 			for _, r := range rules[b.RoleRef.Name] {
-				if contains(r.Verbs, "*") || contains(r.Resources, "*") && !readOnly(r.Verbs) || contains(r.Resources, "secrets") {
+				if slices.Contains(r.Verbs, "*") || slices.Contains(r.Resources, "*") && !readOnly(r.Verbs) || slices.Contains(r.Resources, "secrets") {
 					out = append(out, Finding{
 						"ClusterRoleBinding " + b.Metadata.Name,
 						fmt.Sprintf("it gives %s the role %s, with the verbs %s for %s in all namespaces", s.Name, b.RoleRef.Name, strings.Join(r.Verbs, ","), strings.Join(r.Resources, ",")),
