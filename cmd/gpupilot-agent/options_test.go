@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/test/flagtable"
 )
 
 func parse(args string, env ...string) (*config, error) {
@@ -172,7 +172,7 @@ func TestTheFlagsAreDocumented(t *testing.T) {
 		t.Fatalf("%s lacks the marks of the flag table", file)
 	}
 	c := defaults()
-	want := head + begin + flags.MarkdownTable(c.options()) + end + tail
+	want := head + begin + flagtable.Markdown(c.options()) + end + tail
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpupilot/gpupilot/internal/autoscaler/kubeflags"
-	"github.com/gpupilot/gpupilot/internal/base/flags"
+	"github.com/gpupilot/gpupilot/test/flagtable"
 )
 
 func parse(t *testing.T, env map[string]string, args ...string) (*config, error) {
@@ -175,7 +175,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 		t.Fatalf("%s has no place for the table", path)
 	}
 	c := defaults()
-	want := head + begin + flags.MarkdownTable(c.options()) + end + tail
+	want := head + begin + flagtable.Markdown(c.options()) + end + tail
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

@@ -127,8 +127,13 @@ func (h *health) meant(src *policy.Source, metric, namespace string) string {
 
 // describeExporters lists the exporters of the serving pods' nodes that do not answer, or whose values no longer change.
 func (h *health) describeExporters(r *pass, signal string) string {
-	var out []string
-	for node := range r.servingNodes() {
+	var out, seen []string
+	for _, pod := range r.pods {
+		node := pod.Spec.NodeName
+		if !replica.Serving(pod) || slices.Contains(seen, node) {
+			continue
+		}
+		seen = append(seen, node)
 		bad, scraped := h.shared.failingAt(discovery.NodePlace(node))
 		if !scraped {
 			out = append(out, fmt.Sprintf("node %s has no exporter", node))
@@ -150,17 +155,6 @@ func (h *health) describeExporters(r *pass, signal string) string {
 		out = append(out[:maxSilent], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(out, ", ")
-}
-
-// servingNodes are the nodes of the serving pods.
-func (r *pass) servingNodes() map[string]struct{} {
-	out := map[string]struct{}{}
-	for _, pod := range r.pods {
-		if replica.Serving(pod) {
-			out[pod.Spec.NodeName] = struct{}{}
-		}
-	}
-	return out
 }
 
 // ownError is why a target does not answer, without its name and its URL.
@@ -207,10 +201,8 @@ func (s *shared) failingAt(place string) (bad []view.Target, scraped bool) {
 // failingTarget returns a target that does not answer; ok is false if it does, or if it is not scraped.
 func (s *shared) failingTarget(name string) (t view.Target, ok bool) {
 	bad, _ := s.failingAt(s.discovered.Load().Origins[name].Place)
-	for i := range bad {
-		if bad[i].Name == name && !bad[i].Up {
-			return bad[i], true
-		}
+	if i := slices.IndexFunc(bad, func(t view.Target) bool { return t.Name == name && !t.Up }); i >= 0 {
+		return bad[i], true
 	}
 	return t, false
 }

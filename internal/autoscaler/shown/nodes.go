@@ -72,13 +72,8 @@ func Nodes(store *series.Store, devices *trust.Devices, pods Pods, now time.Time
 
 // byIndex compares the indexes of two GPUs. One without an index comes last.
 func byIndex(a, b view.GPU) int {
-	index := func(g *view.GPU) int {
-		if g.Index == nil {
-			return math.MaxInt
-		}
-		return *g.Index
-	}
-	return cmp.Compare(index(&a), index(&b))
+	last := math.MaxInt
+	return cmp.Compare(*cmp.Or(a.Index, &last), *cmp.Or(b.Index, &last))
 }
 
 // WithSilent returns the nodes with those of exporters that have never answered this controller, by name: nothing else

@@ -217,30 +217,3 @@ func Networks(list []string) (out []netip.Prefix) {
 	}
 	return out
 }
-
-// MarkdownTable renders the options as Markdown: flag, variable, default, meaning.
-func MarkdownTable(options []Option) string {
-	var b strings.Builder
-	b.WriteString("| flag | variable | default | meaning |\n|---|---|---|---|\n")
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	for i := range options {
-		o := &options[i]
-		o.addTo(fs)
-		name, env := "`--"+o.Name+"`", ""
-		if o.Alias != "" {
-			name = "`-" + o.Alias + "`, " + name
-		}
-		value := strings.Trim(fs.Lookup(o.Name).DefValue, "[]") // of a list
-		if value == "false" {
-			value = ""
-		}
-		if value != "" {
-			value = "`" + value + "`"
-		}
-		if o.Env != "" {
-			env = "`" + o.Env + "`"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, env, value, strings.ReplaceAll(o.Help, "`", ""))
-	}
-	return b.String()
-}

@@ -3,7 +3,6 @@
 package promtext
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 )
@@ -13,30 +12,23 @@ const maxCompared = 100
 
 // Closest returns at most most of these names of metrics, those that are most like a name, without
 // itself: the closest first. A name is like another one if at most a quarter of its bytes differ.
-func Closest(name string, names []string, most int) (out []string) {
+func Closest(name string, names []string, most int) []string {
 	if len(name) > maxCompared {
 		return nil
 	}
-	type candidate struct {
-		name     string
-		distance int
-	}
-	var found []candidate
 	want, limit := strings.ToLower(name), max(2, len(name)/4)
+	found := make([][]string, limit+1) // by distance
 	var rows [2][]int
 	for _, other := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		if len(other) > maxCompared || other == name {
 			continue
 		}
 		if d := editDistance(&rows, want, strings.ToLower(other), limit); d <= limit {
-			found = append(found, candidate{other, d})
+			found[d] = append(found[d], other)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.distance, b.distance) })
-	for _, c := range found[:min(len(found), most)] {
-		out = append(out, c.name)
-	}
-	return out
+	out := slices.Concat(found...)
+	return out[:min(len(out), most)]
 }
 
 // editDistance returns the number of bytes to insert, delete or replace to make b from

@@ -62,12 +62,3 @@ func NameOf(id gpu.FieldID) string {
 	name, _, _ := strings.Cut(line, " ")
 	return dcgmPrefix + name
 }
-
-// List returns the names of fields, separated by commas.
-func List(ids []gpu.FieldID) string {
-	list := make([]string, len(ids))
-	for i, id := range ids {
-		list[i] = NameOf(id)
-	}
-	return strings.Join(list, ",")
-}

@@ -4,7 +4,6 @@
 package whatif
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -55,44 +54,6 @@ type outcome struct {
 	replicas int32
 	after    time.Duration
 	decision scale.Decision // the last one
-}
-
-// Outcome is what follows from values that last.
-type Outcome struct {
-	Decision scale.Decision // the first with other replicas; without one, the last
-	After    time.Duration  // of that decision
-	Changed  bool           // the replicas change
-}
-
-// With returns what the engine decides if signals have these values from now on and the rest stays unchanged. A value is as
-// in the inputs of a decision: the mean per serving replica, or the workload's total. NaN is no value.
-func (c *Case) With(values map[string]float64) (Outcome, error) {
-	set := make(map[int]float64, len(values))
-	for name, v := range values {
-		i := slices.IndexFunc(c.Policy.Signals, func(s scale.Signal) bool { return s.Name == name })
-		if i < 0 {
-			return Outcome{}, fmt.Errorf("there is no signal %.100q", name)
-		}
-		if _, ok := c.currentValue(i); !ok {
-			return Outcome{}, fmt.Errorf("signal %.100q has no value now, so nothing is known to replace", name)
-		}
-		if !(i < len(c.Observation.Totals) && c.Observation.Totals[i].OK) {
-			v = Reading(&c.Policy.Signals[i], v, float64(c.readable(i)))
-		}
-		set[i] = v
-	}
-	o := c.simulate(set)
-	return Outcome{o.decision, o.after, o.replicas != c.Observation.Replicas}, nil
-}
-
-// readable is the number of serving replicas with a value of signal i.
-func (c *Case) readable(i int) (n int) {
-	for _, p := range c.Observation.Pods {
-		if p.Phase == scale.Serving && i < len(p.Readings) && p.Readings[i].OK {
-			n++
-		}
-	}
-	return n
 }
 
 // precision is the relative error of a threshold.

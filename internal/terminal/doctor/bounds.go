@@ -218,7 +218,7 @@ func checkOwnedHPAs(f *Facts) (out []Finding) {
 		able := condition(a.Status.Conditions, v1alpha1.ConditionAbleToScale)
 		switch {
 		case able == nil:
-		case able.Status == metav1.ConditionFalse && contains(hpaReasons, able.Reason):
+		case able.Status == metav1.ConditionFalse && slices.Contains(hpaReasons, able.Reason):
 			if able.Reason != hpaStopping || f.Now.Sub(able.LastTransitionTime.Time) > patience {
 				out = append(out, Finding{subject(a), fmt.Sprintf("%s: %s", able.Reason, able.Message)})
 			}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
@@ -176,7 +177,7 @@ func applied(f *Facts) (int, string, error) {
 // admitted are the admission policies of the controller's account.
 func admitted(f *Facts) (n int, what string, err error) {
 	for i := range f.Policies.Items {
-		if contains(policies, f.Policies.Items[i].Metadata.Name) {
+		if slices.Contains(policies, f.Policies.Items[i].Metadata.Name) {
 			n++
 		}
 	}

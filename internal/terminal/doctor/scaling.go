@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,7 +146,7 @@ func checkAbleToScale(f *Facts) (out []Finding) {
 	for i := range f.Autoscalers.Items {
 		a := &f.Autoscalers.Items[i]
 		c := condition(a.Status.Conditions, v1alpha1.ConditionAbleToScale)
-		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != "OwnedByAnother" && !contains(hpaReasons, c.Reason) {
+		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != "OwnedByAnother" && !slices.Contains(hpaReasons, c.Reason) {
 			out = append(out, Finding{subject(a), said(c)})
 		}
 	}
@@ -218,15 +219,6 @@ func condition(all []metav1.Condition, kind string) *metav1.Condition {
 		}
 	}
 	return nil
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 func checkPending(f *Facts) (out []Finding) {

@@ -111,7 +111,7 @@ func checkRBAC(f *Facts) (out []Finding) {
 				continue
 			}
 			for _, r := range rules[b.RoleRef.Name] {
-				if contains(r.Verbs, "*") || contains(r.Resources, "*") && !readOnly(r.Verbs) || contains(r.Resources, "secrets") {
+				if slices.Contains(r.Verbs, "*") || slices.Contains(r.Resources, "*") && !readOnly(r.Verbs) || slices.Contains(r.Resources, "secrets") {
 					out = append(out, Finding{
 						"ClusterRoleBinding " + b.Metadata.Name,
 						fmt.Sprintf("it gives %s the role %s, with the verbs %s for %s in all namespaces", account, b.RoleRef.Name, strings.Join(r.Verbs, ","), strings.Join(r.Resources, ",")),
