@@ -152,8 +152,15 @@ func shapes(t *testing.T, r *rand.Rand, url string) []shape {
 	}
 	return []shape{
 		shapeOf(t, r, "gpuautoscalers", a, [][]string{
-			{"explain"}, {"explain", "chat"}, {"hold", "chat", "--freeze", "down", "--for", "1h", "--reason", "x"}, {"hold", "chat", "--min-replicas", "2", "--for", "1h", "--reason", "x"},
-			{"resume", "chat"}, {"release", "chat", "--dry-run"}, {"migrate", "hpa", "chat"}, {"doctor"}, {"doctor", "-o", "json"},
+			{"explain"},
+			{"explain", "chat"},
+			{"hold", "chat", "--freeze", "down", "--for", "1h", "--reason", "x"},
+			{"hold", "chat", "--min-replicas", "2", "--for", "1h", "--reason", "x"},
+			{"resume", "chat"},
+			{"release", "chat", "--dry-run"},
+			{"migrate", "hpa", "chat"},
+			{"doctor"},
+			{"doctor", "-o", "json"},
 		}),
 		shapeOf(t, r, "gpuexporters", e, [][]string{{"doctor"}, {"doctor", "-o", "json"}}),
 		shapeOf(t, r, "view", v, gets),

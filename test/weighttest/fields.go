@@ -326,7 +326,7 @@ func Measure(f func()) Cost {
 // The most that what is hostile may cost: as a multiple of what is harmless, and by its bytes, which have to be read.
 const (
 	mostTimes       = 8
-	mostBytesByByte = 96
+	mostBytesByByte = 160
 	mostUnitsByMiB  = 3000
 )
 

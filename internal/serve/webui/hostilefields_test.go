@@ -41,8 +41,9 @@ type hostileSource struct{ *page }
 func (s *hostileSource) View() view.View                                     { return s.page.View }
 func (s *hostileSource) History(string, string) (view.History, bool)         { return s.Past, true }
 func (s *hostileSource) Workload(string, string) (view.WorkloadDetail, bool) { return s.Detail, true }
-func (s *hostileSource) Device(string, string) (view.Device, bool)           { return s.page.Device, true }
-func (s *hostileSource) GPUHours(time.Time, time.Time) []GPUHours            { return s.Hours }
+
+func (s *hostileSource) Device(string, string) (view.Device, bool) { return s.page.Device, true }
+func (s *hostileSource) GPUHours(time.Time, time.Time) []GPUHours  { return s.Hours }
 func (s *hostileSource) Minutes(string, string, *view.MinuteQuery) (view.Minutes, bool, error) {
 	return view.Minutes{}, true, nil
 }

@@ -60,9 +60,14 @@ type fault struct {
 
 func (x *trial) faults() []fault {
 	all := []fault{
-		{"node lost", (*trial).loseNode}, {"agents hang", (*trial).hangAgents}, {"backend hangs", (*trial).hangBackend},
-		{"restored", (*trial).restore}, {"writes disturbed", (*trial).disturbWrites}, {"API server hangs", (*trial).hangAPIServer},
-		{"two replicas", (*trial).twoReplicas}, {"controller down", (*trial).crash},
+		{"node lost", (*trial).loseNode},
+		{"agents hang", (*trial).hangAgents},
+		{"backend hangs", (*trial).hangBackend},
+		{"restored", (*trial).restore},
+		{"writes disturbed", (*trial).disturbWrites},
+		{"API server hangs", (*trial).hangAPIServer},
+		{"two replicas", (*trial).twoReplicas},
+		{"controller down", (*trial).crash},
 	}
 	if x.clocks {
 		all = append(all, fault{"clock wrong", (*trial).setClock})
