@@ -111,7 +111,7 @@ func writeChanges(out io.Writer, a *v1alpha1.GPUAutoscaler) {
 	case !slices.ContainsFunc(a.Status.LastDecision.Inputs, func(in v1alpha1.InputStatus) bool { return in.Value != "" }):
 		fmt.Fprintln(out, "no signal has a value now: this decision changes when one has")
 	case len(all) == 0:
-		fmt.Fprintln(out, "no single signal can change it")
+		fmt.Fprintln(out, "no value of one signal alone would change this decision")
 	default:
 		fmt.Fprintln(out, "what would change it, all else being equal:")
 	}

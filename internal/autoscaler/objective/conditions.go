@@ -93,7 +93,7 @@ func (r *Report) attainable() metav1.Condition {
 			r.startup.String(), number(r.Plan.Replicas), percentOf(r.Plan.Share), r.max, percent(r.Objective))
 	case r.Token > 0 && r.Token < nearIdle*idle:
 		return is(metav1.ConditionTrue, reasonNearIdle,
-			"%s can be kept with %s replicas on average, but is expensive: an idle replica already uses %[4]s of interTokenLatency %[3]s, so a replica may only be %[5]s busy. With a limit of %[6]s, it may be %[7]s busy",
+			"%s can be kept with %s replicas on average, but is expensive: without load a token already takes %[4]s of interTokenLatency %[3]s, so a replica may be only %[5]s busy. With a limit of %[6]s, up to %[7]s",
 			percent(r.Objective), number(r.Plan.Replicas), latency(r.Token), coarse(idle), percentOf(1-idle/r.Token), latency(2*r.Token), percentOf(1-idle/(2*r.Token)))
 	}
 	return is(metav1.ConditionTrue, reasonAttainable, "to keep %s, your recorded load needs %s replicas on average; %s would need %s, and %s %s",
