@@ -185,7 +185,7 @@ func TestConditions(t *testing.T) {
 	f(func(*Report) {}, measured, metav1.ConditionTrue, reasonMeasured)
 	f(func(r *Report) { r.Plan = promise.Plan{} }, attainable, metav1.ConditionUnknown, reasonLearning)
 	f(func(r *Report) { r.Token = 0.008 }, attainable, metav1.ConditionFalse, reasonBelowIdle, "8ms", "8.5ms", "17ms")
-	f(func(r *Report) { r.Token = 0.01 }, attainable, metav1.ConditionTrue, reasonNearIdle, "may only be 15% busy", "With a limit of 20ms", "57.5%")
+	f(func(r *Report) { r.Token = 0.01 }, attainable, metav1.ConditionTrue, reasonNearIdle, "may be only 15% busy", "With a limit of 20ms", "57.5%")
 	f(func(r *Report) { r.calm = calm{5000, 200} }, attainable, metav1.ConditionFalse, reasonCalmMisses, "4% of the requests", "allows 1%")
 	f(func(r *Report) { r.calm = calm{50, 20} }, attainable, metav1.ConditionTrue, reasonAttainable)
 	f(func(r *Report) { r.Plan.Short, r.Plan.Share, r.Plan.Needs = true, 0.031, 9.8 }, attainable, metav1.ConditionFalse, reasonRisesFaster, "2m0s", "3.1%", "9.8 replicas", "objective of 98%")
