@@ -18,6 +18,7 @@ import (
 type health struct {
 	*member
 	outage        outage
+	guess         guess
 	obstacle      string // in the last Event
 	contradiction bool   // the Event about an exporter that contradicts the API server was recorded
 	inconsistency bool   // the Event about conflicting signals was recorded

@@ -125,6 +125,7 @@ gpupilot_autoscaler_condition{name="web",namespace="ns",type="` + v1alpha1.Condi
 // A signal of pods without a value names the port and the container that were read, what was found there, and what to set.
 func TestUnreadPodsAreDescribed(t *testing.T) {
 	const name = "pod/ns/web-1:8000/metrics"
+	asked := 0 // for the names of a namespace
 	f := func(signal v1alpha1.Signal, change func(*rig), want string) {
 		t.Helper()
 		a := autoscaler("web")
@@ -146,6 +147,10 @@ func TestUnreadPodsAreDescribed(t *testing.T) {
 		if n := len(r.events); n == 0 || !strings.Contains(r.events[n-1].Note, want) {
 			t.Errorf("%+v, want %q", r.events, want)
 		}
+		if w.pass(r.now.Add(time.Second)); asked > 1 {
+			t.Errorf("%s: two passes compare the names %d times", want, asked)
+		}
+		asked = 0
 	}
 	fails := func(failure string) func(*rig) {
 		return func(r *rig) { r.states[0].Up, r.states[0].Error = false, failure }
@@ -153,6 +158,7 @@ func TestUnreadPodsAreDescribed(t *testing.T) {
 	describes := func(names ...string) func(*rig) {
 		return func(r *rig) {
 			r.deps.Described = func(namespace string) []string {
+				asked++
 				if namespace != "ns" {
 					t.Errorf("the metrics of %s are asked for", namespace)
 				}
