@@ -176,9 +176,11 @@ func TestListenersAreBounded(t *testing.T) {
 	}
 }
 
-// TestSlotsAreFair: what bounds how much is done at a time says who pays, with base/fair. A channel of one is a signal.
+// TestSlotsAreFair: what bounds how much is done at a time says who pays, with base/fair. A channel of one is a
+// signal.
 func TestSlotsAreFair(t *testing.T) {
 	semaphore := regexp.MustCompile(`make\(chan struct\{\}, *([^)]*)\)`)
+	payer := regexp.MustCompile(`[^.\w][pP]ayer(, \w+)* +string\b`)
 	for _, p := range packages(t, "./cmd/...", "./internal/...") {
 		for file := range p.files {
 			if p.path == "internal/base/fair" || file == "group.go" { // its channel tells of goroutines that have ended
@@ -192,6 +194,9 @@ func TestSlotsAreFair(t *testing.T) {
 				if string(m[1]) != "1" {
 					t.Errorf("%s/%s has %s: bound what is done at a time with fair.Slots, which know who pays", p.path, file, m[0])
 				}
+			}
+			for _, name := range payer.FindAllString(string(b), -1) {
+				t.Errorf("%s/%s has %s: a payer is a fair.Payer, which no user's name can be", p.path, file, name)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/past"
@@ -95,7 +96,7 @@ func TestTheHistoryIsReadFromItsOwnSeries(t *testing.T) {
 		Store: after, Pause: time.Nanosecond, Families: recorded(),
 		Query: func(ctx context.Context, query string, from, to time.Time) (out []history.Recorded, _ error) {
 			asked++
-			m, _, err := queries.Range(ctx, engine.Query{PromQL: query, Payer: "test"}, from, to, time.Minute)
+			m, _, err := queries.Range(ctx, engine.Query{PromQL: query, Payer: fair.Namespace("test")}, from, to, time.Minute)
 			for _, s := range m {
 				r := history.Recorded{Labels: s.Metric.Map()}
 				for _, p := range s.Floats {

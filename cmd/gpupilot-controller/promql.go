@@ -117,9 +117,9 @@ func (p *program) makeScheduler() error {
 // signal evaluates a query over the windows. scope is the namespace that it is limited to;
 // empty: none. The caller holds one of the slots.
 func (p *program) signal(ctx context.Context, scope, promql string) (series.Sample, error) {
-	x := engine.Query{PromQL: promql, Payer: "query signals", Reserved: true, HasSlot: true, Timeout: signalTimeout, Lookback: p.cfg.prometheusMaxAge}
+	x := engine.Query{PromQL: promql, Payer: fair.Operator("query signals"), Reserved: true, HasSlot: true, Timeout: signalTimeout, Lookback: p.cfg.prometheusMaxAge}
 	if scope != "" {
-		x.Payer, x.Namespaces = scope, []string{scope}
+		x.Payer, x.Namespaces = fair.Namespace(scope), []string{scope}
 	}
 	return p.engine.Number(ctx, x, time.Now())
 }

@@ -21,6 +21,7 @@ import (
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/adapter"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/test/agentrig"
@@ -116,7 +117,7 @@ func adapterFile() string {
 // adapterBackend are the functions that read the fleet's windows.
 func adapterBackend(f *promFleet) adapter.Backend {
 	e := f.engine()
-	q := engine.Query{Payer: "adapter rules", Reserved: true}
+	q := engine.Query{Payer: fair.Namespace("adapter rules"), Reserved: true}
 	return adapter.Backend{
 		Series: func(ctx context.Context, _ []*labels.Matcher, yield func(labels.Labels) bool) error {
 			all, _, err := e.Series(ctx, q, engine.Selection{Match: []string{`DCGM_FI_DEV_GPU_UTIL{pod!=""}`}, From: f.now.Add(-time.Minute), To: f.now})

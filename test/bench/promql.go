@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 )
@@ -56,7 +57,7 @@ func timeQuery(ctx context.Context, f *promFleet, e *engine.Engine, query string
 		if err != nil {
 			return 0, err
 		}
-		if _, _, err := e.Instant(ctx, engine.Query{PromQL: query, Payer: "bench"}, f.now); err != nil {
+		if _, _, err := e.Instant(ctx, engine.Query{PromQL: query, Payer: fair.Namespace("bench")}, f.now); err != nil {
 			return 0, err
 		}
 		after, err := agentrig.CPU(os.Getpid())

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
 
@@ -25,7 +26,7 @@ func BenchmarkPromQL(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", q.name, nodes*gpus), func(b *testing.B) {
 				b.ReportAllocs()
 				run := func() {
-					if _, _, err := queries.Instant(context.Background(), engine.Query{PromQL: q.promQL, Payer: "bench"}, f.now); err != nil {
+					if _, _, err := queries.Instant(context.Background(), engine.Query{PromQL: q.promQL, Payer: fair.Namespace("bench")}, f.now); err != nil {
 						b.Fatal(err)
 					}
 				}

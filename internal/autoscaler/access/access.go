@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +23,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -143,7 +141,7 @@ func (a *Reviewer) Authenticate(ctx context.Context, token string) (*Viewer, err
 		return nil, nil
 	}
 	// What an invalid token claims may be false, but invalid ones have a budget of their own.
-	v, err := a.doOnce(ctx, payerOf(bearer.ReadClaims(token).Subject), "token/"+key, func(ctx context.Context) (any, error) { return a.review(ctx, key, token) })
+	v, err := a.doOnce(ctx, fair.Account(bearer.ReadClaims(token).Subject), "token/"+key, func(ctx context.Context) (any, error) { return a.review(ctx, key, token) })
 	if err != nil {
 		return nil, err
 	}
@@ -179,35 +177,16 @@ func (a *Reviewer) review(ctx context.Context, key, token string) (*Viewer, erro
 	return v, nil
 }
 
-// payerOf returns who pays for the reviews of a user: the namespace of a service account,
-// because whoever may create one there may create many, or the user.
-func payerOf(user string) string {
-	if namespace := namespaceOf(user); namespace != "" {
-		return "the namespace " + namespace
-	}
-	return "the user " + user
-}
-
-// namespaceOf returns the namespace of a service account; empty for other users.
-func namespaceOf(user string) string {
-	rest, ok := strings.CutPrefix(user, serviceaccount.ServiceAccountUsernamePrefix)
-	if !ok {
-		return ""
-	}
-	namespace, _, _ := strings.Cut(rest, serviceaccount.ServiceAccountUsernameSeparator)
-	return namespace
-}
-
 // doOnce sends a request once for all concurrent callers with the same key, in a slot of
 // the payer. The request has a context of its own, so that a caller that gives up does not cancel it
 // for the others.
-func (a *Reviewer) doOnce(ctx context.Context, payer, key string, f func(context.Context) (any, error)) (any, error) {
+func (a *Reviewer) doOnce(ctx context.Context, payer fair.Payer, key string, f func(context.Context) (any, error)) (any, error) {
 	answer := a.inFlight.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout)
 		defer cancel()
 		release, err := a.slots.Acquire(ctx, fair.Request{Payer: payer})
 		if err != nil {
-			return nil, fmt.Errorf("%d reviews are under way, or %d of %s: %w", maxParallelReviews, maxParallelOfPayer, payer, err)
+			return nil, fmt.Errorf("%d reviews are under way, or %d that %s pays for: %w", maxParallelReviews, maxParallelOfPayer, payer, err)
 		}
 		defer release()
 		return f(ctx)
@@ -250,9 +229,8 @@ func (v *Viewer) Key() string { return v.key }
 // Name is the user's name.
 func (v *Viewer) Name() string { return v.user.Username }
 
-// Payer is the namespace of a service account, which pays for its queries: whoever may
-// create one there may create many. It is empty for other users.
-func (v *Viewer) Payer() string { return namespaceOf(v.user.Username) }
+// Payer is who pays for what the viewer asks for: the namespace of a service account, or the user.
+func (v *Viewer) Payer() fair.Payer { return fair.Account(v.user.Username) }
 
 // All reports whether the viewer may get GPUAutoscalers in all namespaces.
 func (v *Viewer) All(ctx context.Context) (bool, error) {
@@ -291,7 +269,7 @@ func (v *Viewer) Readable(ctx context.Context, namespaces []string) (readable []
 		mu     sync.Mutex
 		failed error
 	)
-	err = v.access.readers.Each(ctx, fair.Request{Payer: payerOf(v.user.Username)}, len(ask), func(i int) {
+	err = v.access.readers.Each(ctx, fair.Request{Payer: v.Payer()}, len(ask), func(i int) {
 		ok, err := v.isAllowed(ctx, getAutoscalersIn(ask[i]))
 		mu.Lock()
 		defer mu.Unlock()
@@ -332,7 +310,7 @@ func (v *Viewer) isAllowed(ctx context.Context, r right) (bool, error) {
 	if ok, cached := v.cached(r); cached {
 		return ok, nil
 	}
-	ok, err := v.access.doOnce(ctx, payerOf(v.user.Username), "right/"+v.key+r.key, func(ctx context.Context) (any, error) { return v.review(ctx, r) })
+	ok, err := v.access.doOnce(ctx, v.Payer(), "right/"+v.key+r.key, func(ctx context.Context) (any, error) { return v.review(ctx, r) })
 	if err != nil {
 		return false, err
 	}

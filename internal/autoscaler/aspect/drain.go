@@ -120,7 +120,7 @@ func (x *drain) writeGates(ctx context.Context, p *Pass) (failure string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	done, err := x.fleet.Writes.Acquire(ctx, fair.Request{Payer: p.Key.Namespace, Signal: true})
+	done, err := x.fleet.Writes.Acquire(ctx, fair.Request{Payer: fair.Namespace(p.Key.Namespace), Signal: true})
 	if err != nil {
 		return ""
 	}
@@ -147,7 +147,7 @@ func (x *drain) setGates(ctx context.Context, closes, opens []*corev1.Pod) (fail
 		return nil
 	}
 	var mu sync.Mutex
-	err := x.fleet.Patches.Each(ctx, fair.Request{Payer: pods[0].Namespace, Signal: true}, len(pods), func(i int) {
+	err := x.fleet.Patches.Each(ctx, fair.Request{Payer: fair.Namespace(pods[0].Namespace), Signal: true}, len(pods), func(i int) {
 		pod := pods[i]
 		if err := x.fleet.Gates.write(ctx, pod.Namespace, pod.Name, pod.UID, i < len(opens)); err != nil {
 			mu.Lock()

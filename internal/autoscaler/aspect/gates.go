@@ -233,7 +233,7 @@ func (g *Gates) landed(x *closed) {
 // succeeded is repeated too, until the pod is seen with an open gate.
 func (g *Gates) open(ctx context.Context, x *closed) {
 	defer g.landed(x)
-	done, err := g.deps.Writes.Acquire(ctx, fair.Request{Payer: x.namespace})
+	done, err := g.deps.Writes.Acquire(ctx, fair.Request{Payer: fair.Namespace(x.namespace)})
 	if err != nil {
 		return // ctx is done
 	}

@@ -95,7 +95,7 @@ func (x *actuator) actuate(r *pass) {
 	}
 	ctx, cancel := context.WithTimeout(x.ctx, writeTimeout)
 	defer cancel()
-	done, err := x.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: x.key.Namespace, Signal: true})
+	done, err := x.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: fair.Namespace(x.key.Namespace), Signal: true})
 	if err != nil {
 		x.recordFailure(r, fmt.Errorf("wait for the API server, which takes long for other requests of namespace %s: %w", x.key.Namespace, err))
 		return
@@ -242,7 +242,7 @@ func (x *actuator) markVictims(ctx context.Context, t *target.Target, victims []
 		}
 	}
 	// Those that are left out when ctx is done keep their marks.
-	_ = x.shared.fleet.Patches.Each(ctx, fair.Request{Payer: x.key.Namespace, Signal: true}, len(marks), func(i int) {
+	_ = x.shared.fleet.Patches.Each(ctx, fair.Request{Payer: fair.Namespace(x.key.Namespace), Signal: true}, len(marks), func(i int) {
 		x.setDeletionCost(ctx, marks[i], chosen[marks[i].Name])
 	})
 }
@@ -323,7 +323,7 @@ func (x *actuator) writeHPA(r *pass, write func(context.Context) error) bool {
 	if r.obstacle = (verdict{reasonHPAFailed, x.backoff.Message}); x.backoff.HasEnded(r.At) {
 		ctx, cancel := context.WithTimeout(x.ctx, writeTimeout)
 		defer cancel()
-		done, err := x.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: x.key.Namespace, Signal: true})
+		done, err := x.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: fair.Namespace(x.key.Namespace), Signal: true})
 		if err == nil {
 			defer done()
 			err = write(ctx)

@@ -82,7 +82,7 @@ func (c *Controller) restore(ctx context.Context, a *v1alpha1.GPUAutoscaler, w *
 
 // tryRestore returns what it did; empty: there is nothing to do.
 func (c *Controller) tryRestore(ctx context.Context, a *v1alpha1.GPUAutoscaler, w *workload, before *v1alpha1.ReplicasBefore) (note string, err error) {
-	done, err := c.deps.Writes.Acquire(ctx, fair.Request{Payer: a.Namespace, Signal: true})
+	done, err := c.deps.Writes.Acquire(ctx, fair.Request{Payer: fair.Namespace(a.Namespace), Signal: true})
 	if err != nil {
 		return "", fmt.Errorf("wait for the API server: %w", err)
 	}

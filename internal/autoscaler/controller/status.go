@@ -135,7 +135,7 @@ func (s *statusWriter) step(ctx context.Context) (wait time.Duration) {
 	if wait = s.delay(r, time.Now()); wait != 0 {
 		return wait
 	}
-	done, err := s.w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: s.w.key.Namespace})
+	done, err := s.w.shared.deps.Writes.Acquire(ctx, fair.Request{Payer: fair.Namespace(s.w.key.Namespace)})
 	if err != nil {
 		return 0 // ctx is done
 	}

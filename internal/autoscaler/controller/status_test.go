@@ -255,7 +255,7 @@ func TestStatusesThatWait(t *testing.T) {
 		var slots []func()
 		for range fair.ForWrites().Share {
 			waiting, stop := context.WithTimeout(ctx, time.Millisecond)
-			if done, err := r.deps.Writes.Acquire(waiting, fair.Request{Payer: "noisy"}); err == nil {
+			if done, err := r.deps.Writes.Acquire(waiting, fair.Request{Payer: fair.Namespace("noisy")}); err == nil {
 				slots = append(slots, done)
 			}
 			stop()

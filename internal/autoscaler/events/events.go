@@ -117,10 +117,10 @@ func (r *Recorder) queueEvent(e queuedEvent) {
 func (r *Recorder) put(e queuedEvent) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if own := r.queue.LenOf(e.Namespace); own > 0 && (own >= maxOfNamespace || r.queue.Len() >= maxEvents) {
+	if own := r.queue.LenOf(fair.Namespace(e.Namespace)); own > 0 && (own >= maxOfNamespace || r.queue.Len() >= maxEvents) {
 		return false
 	}
-	r.queue.Put(e.Namespace, e)
+	r.queue.Put(fair.Namespace(e.Namespace), e)
 	return true
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,7 +94,7 @@ func TestEventsOfOneNamespace(t *testing.T) {
 			defer r.mu.Unlock()
 			api.mu.Lock()
 			defer api.mu.Unlock()
-			return slices.Clone(api.written), r.queue.Len(), r.queue.LenOf("noisy0")
+			return slices.Clone(api.written), r.queue.Len(), r.queue.LenOf(fair.Namespace("noisy0"))
 		}
 		if _, queued, ofNoisy := state(); queued > maxEvents+10 || ofNoisy > maxOfNamespace {
 			t.Errorf("%d Events wait, %d of one namespace", queued, ofNoisy)

@@ -74,7 +74,7 @@ func (k *Keeper) askAll(ctx context.Context, now time.Time) (changed bool) {
 	})
 	k.mu.Unlock()
 	// The rest is left out if ctx is done.
-	_ = fair.Together(maxConcurrent).Each(ctx, fair.Request{Payer: "reports of agents"}, len(agents), func(i int) {
+	_ = fair.Together(maxConcurrent).Each(ctx, fair.Request{Payer: fair.Operator("reports of agents")}, len(agents), func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		report, err := k.deps.Ask(ctx, agents[i].URL)

@@ -90,7 +90,7 @@ func (k *Keeper) check(ctx context.Context, now time.Time) {
 	agents := k.cfg.Agents()
 	k.forget(agents)
 	// The rest is left out if ctx is done.
-	_ = fair.Together(maxConcurrent).Each(ctx, fair.Request{Payer: "health of nodes"}, len(agents), func(i int) {
+	_ = fair.Together(maxConcurrent).Each(ctx, fair.Request{Payer: fair.Operator("health of nodes")}, len(agents), func(i int) {
 		if agents[i].Node == "" {
 			return
 		}

@@ -175,7 +175,7 @@ func (s *Scaler) readOther(ctx context.Context, t *Target, live bool) error {
 	if namespaced, err := s.client.IsObjectNamespaced(obj); err == nil && !namespaced { // it belongs to no tenant: it is not even read for one
 		return fmt.Errorf("%w: kind %s of %s is cluster-scoped; scaleTargetRef names what is in the namespace of the GPUAutoscaler", ErrNotFound, t.Kind, t.gvk.GroupVersion())
 	}
-	done, err := s.turns.Acquire(ctx, fair.Request{Payer: t.namespace, Signal: live})
+	done, err := s.turns.Acquire(ctx, fair.Request{Payer: fair.Namespace(t.namespace), Signal: live})
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func TestEach(t *testing.T) {
 		var mu sync.Mutex
 		running, most, ended := map[string]int{}, map[string]int{}, map[string]int{}
 		each := func(ctx context.Context, payer string, n int) error {
-			return s.Each(ctx, Request{Payer: payer, Signal: true}, n, func(int) {
+			return s.Each(ctx, Request{Payer: Namespace(payer), Signal: true}, n, func(int) {
 				mu.Lock()
 				for _, of := range []string{payer, "all"} {
 					running[of]++

@@ -56,7 +56,7 @@ func attack(t *testing.T, s *Slots, r *rand.Rand, quiet int, unit time.Duration,
 			for ctx.Err() == nil {
 				began := time.Now()
 				evaluating, yield := context.WithCancel(ctx)
-				release, err := s.Acquire(ctx, Request{Payer: payer, Signal: signal, Yield: yield})
+				release, err := s.Acquire(ctx, Request{Payer: Namespace(payer), Signal: signal, Yield: yield})
 				mu.Lock()
 				if payer[0] == 'q' {
 					longest = max(longest, time.Since(began))
@@ -123,7 +123,7 @@ func TestThePayerThatUsedLeastIsNext(t *testing.T) {
 			for range 3 {
 				all.Go(func() {
 					for {
-						release, err := s.Acquire(ctx, Request{Payer: fmt.Sprint(takes)})
+						release, err := s.Acquire(ctx, Request{Payer: Namespace(fmt.Sprint(takes))})
 						if err != nil {
 							return
 						}
@@ -138,7 +138,7 @@ func TestThePayerThatUsedLeastIsNext(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		began := time.Now()
-		release, err := s.Acquire(ctx, Request{Payer: "rare"})
+		release, err := s.Acquire(ctx, Request{Payer: Namespace("rare")})
 		if wait := time.Since(began); err != nil || wait > 2*time.Second {
 			t.Errorf("one that comes rarely waited %s: %v", wait, err)
 		}
@@ -160,14 +160,14 @@ func TestFullQueueLeavesRoomForOthers(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 100 {
 			all.Go(func() {
-				if release, err := s.Acquire(ctx, Request{Payer: fmt.Sprint("hostile", i%10), MaxWaiting: 10}); err == nil {
+				if release, err := s.Acquire(ctx, Request{Payer: Namespace(fmt.Sprint("hostile", i%10)), MaxWaiting: 10}); err == nil {
 					time.Sleep(time.Second)
 					release()
 				}
 			})
 		}
 		synctest.Wait()
-		release, err := s.Acquire(ctx, Request{Payer: "quiet", MaxWaiting: 10})
+		release, err := s.Acquire(ctx, Request{Payer: Namespace("quiet"), MaxWaiting: 10})
 		if err != nil {
 			t.Fatal(err)
 		}

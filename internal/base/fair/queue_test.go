@@ -21,10 +21,10 @@ func TestQueue(t *testing.T) {
 		)
 		for range 500 {
 			if ns := fmt.Sprint(random.IntN(5)); random.IntN(2) == 0 {
-				if q.LenOf(ns) == 0 {
+				if q.LenOf(Namespace(ns)) == 0 {
 					waiting[ns] = 0
 				}
-				q.Put(ns, fmt.Sprint(ns, "/", put[ns]))
+				q.Put(Namespace(ns), fmt.Sprint(ns, "/", put[ns]))
 				put[ns]++
 				continue
 			}
@@ -49,7 +49,7 @@ func TestQueue(t *testing.T) {
 			taken[ns]++
 			waiting[ns] = 0
 			for other := range put {
-				if other == ns || q.LenOf(other) == 0 {
+				if other == ns || q.LenOf(Namespace(other)) == 0 {
 					continue
 				}
 				if waiting[other]++; waiting[other] > 4 {

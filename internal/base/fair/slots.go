@@ -55,8 +55,8 @@ const (
 
 // Request is a query that needs a slot.
 type Request struct {
-	Payer  string // whose share it uses: a namespace, or an operator's work
-	Signal bool   // of a GPUAutoscaler
+	Payer  Payer // whose share it uses
+	Signal bool  // of a GPUAutoscaler
 	// Yield is called if the query has a slot for light payers and is slow: it has to end
 	// soon, and may be repeated, for which it gets another slot. nil: it cannot.
 	Yield func()
@@ -77,8 +77,8 @@ type Slots struct {
 	others  int // of held, not of signals
 	heavy   int // of held, not those for light payers
 	bounded int // waiting requests with a bound
-	payers  map[string]*payer
-	order   []string // waiting payers, next one first
+	payers  map[Payer]*payer
+	order   []Payer // waiting payers, next one first
 }
 
 // payer is who holds slots or waits for them, or did.
@@ -126,7 +126,7 @@ func NewSlots(cfg Config) *Slots {
 	if cfg.Share <= 0 {
 		cfg.Share = max(1, cfg.Slots/2)
 	}
-	return &Slots{cfg: cfg, payers: map[string]*payer{}}
+	return &Slots{cfg: cfg, payers: map[Payer]*payer{}}
 }
 
 // Acquire waits for a slot until ctx is done. release frees it. The error is ErrFull or
@@ -165,19 +165,18 @@ func (s *Slots) releaseOf(w *waiter) func() {
 	})
 }
 
-// Lightest returns the payer with the fewest requests, the first of several; empty if
-// there is none.
-func (s *Slots) Lightest(names []string) (best string) {
+// Lightest returns the one of these namespaces with the fewest requests, the first of several; zero if there is none.
+func (s *Slots) Lightest(namespaces []string) (best Payer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fewest := -1
-	for _, name := range names {
-		n := 0
-		if p := s.payers[name]; p != nil {
+	for _, name := range namespaces {
+		n, of := 0, Namespace(name)
+		if p := s.payers[of]; p != nil {
 			n = p.held + len(p.signals) + len(p.rest)
 		}
 		if fewest < 0 || n < fewest {
-			best, fewest = name, n
+			best, fewest = of, n
 		}
 	}
 	return best
@@ -236,16 +235,16 @@ func (s *Slots) dequeue(w *waiter) {
 		s.bounded--
 	}
 	if !p.waits() {
-		s.order = slices.DeleteFunc(s.order, func(name string) bool { return name == w.Payer })
+		s.order = slices.DeleteFunc(s.order, func(of Payer) bool { return of == w.Payer })
 		s.forget(w.Payer)
 	}
 }
 
 // forget removes a payer that has no requests, if nothing is known of it or too many are
 // remembered. s.mu is held.
-func (s *Slots) forget(name string) {
-	if p := s.payers[name]; p.held == 0 && !p.waits() && (p.at.IsZero() || len(s.payers) > maxIdle) {
-		delete(s.payers, name)
+func (s *Slots) forget(of Payer) {
+	if p := s.payers[of]; p.held == 0 && !p.waits() && (p.at.IsZero() || len(s.payers) > maxIdle) {
+		delete(s.payers, of)
 	}
 }
 
@@ -317,8 +316,8 @@ func (s *Slots) grant() {
 // next returns the waiter that gets the next slot; nil if none may have one. s.mu is held.
 func (s *Slots) next() (best *waiter) {
 	now, least := time.Now(), time.Duration(0)
-	for _, name := range s.order {
-		p := s.payers[name]
+	for _, of := range s.order {
+		p := s.payers[of]
 		p.age(now)
 		for _, signals := range []bool{!p.signalBefore, p.signalBefore} {
 			if list := *p.list(signals); len(list) > 0 && s.mayHold(p, signals) {

@@ -23,7 +23,7 @@ func TestPayersTakeTurns(t *testing.T) {
 		free := map[string][]func(){}
 		take := func(ctx context.Context, payer string) {
 			go func() {
-				if release, err := s.Acquire(ctx, Request{Payer: payer}); err == nil {
+				if release, err := s.Acquire(ctx, Request{Payer: Namespace(payer)}); err == nil {
 					mu.Lock()
 					served, free[payer] = append(served, payer), append(free[payer], release)
 					mu.Unlock()
@@ -73,7 +73,7 @@ func TestUsersOfANamespaceShareItsSlots(t *testing.T) {
 		var all sync.WaitGroup
 		for range 200 { // users
 			all.Go(func() {
-				release, err := s.Acquire(ctx, Request{Payer: "crowd", MaxWaiting: 32})
+				release, err := s.Acquire(ctx, Request{Payer: Namespace("crowd"), MaxWaiting: 32})
 				if err != nil {
 					return
 				}
@@ -93,14 +93,14 @@ func TestUsersOfANamespaceShareItsSlots(t *testing.T) {
 			t.Errorf("%d run and %d wait, want 2 and 32", held, waiting)
 		}
 		began := time.Now()
-		release, err := s.Acquire(ctx, Request{Payer: "other", MaxWaiting: 32})
+		release, err := s.Acquire(ctx, Request{Payer: Namespace("other"), MaxWaiting: 32})
 		if err != nil || time.Since(began) != 0 {
 			t.Errorf("another namespace waits %s: %v", time.Since(began), err)
 		}
-		if got := s.Lightest([]string{"crowd", "other", "none"}); got != "none" {
+		if got := s.Lightest([]string{"crowd", "other", "none"}); got != Namespace("none") {
 			t.Errorf("%s has the fewest queries", got)
 		}
-		if got := s.Lightest([]string{"b", "a", "crowd"}); got != "b" {
+		if got := s.Lightest([]string{"b", "a", "crowd"}); got != Namespace("b") {
 			t.Errorf("%s is the first of those with the fewest queries", got)
 		}
 		release()
@@ -122,7 +122,7 @@ func TestAFloodLeavesTheSlotsOfSignals(t *testing.T) {
 				var all sync.WaitGroup
 				for i := range 500 {
 					all.Go(func() {
-						if release, err := s.Acquire(ctx, Request{Payer: fmt.Sprint("ns", i%20)}); err == nil {
+						if release, err := s.Acquire(ctx, Request{Payer: Namespace(fmt.Sprint("ns", i%20))}); err == nil {
 							time.Sleep(5 * time.Second)
 							release()
 						}
@@ -131,7 +131,7 @@ func TestAFloodLeavesTheSlotsOfSignals(t *testing.T) {
 				synctest.Wait()
 				for i := range 20 {
 					began := time.Now()
-					release, err := s.Acquire(ctx, Request{Payer: "quiet", Signal: true})
+					release, err := s.Acquire(ctx, Request{Payer: Namespace("quiet"), Signal: true})
 					if wait := time.Since(began); err != nil || wait != 0 {
 						t.Errorf("signal %d waited %s: %v", i, wait, err)
 					}
@@ -139,7 +139,7 @@ func TestAFloodLeavesTheSlotsOfSignals(t *testing.T) {
 					release()
 				}
 				began := time.Now()
-				release, err := s.Acquire(ctx, Request{Payer: "ns0", Signal: true})
+				release, err := s.Acquire(ctx, Request{Payer: Namespace("ns0"), Signal: true})
 				if wait := time.Since(began); err != nil || wait > 5*time.Second {
 					t.Errorf("in a namespace with other queries the signal waited %s: %v", wait, err)
 				}
@@ -171,7 +171,7 @@ func runSchedule(t *testing.T, r *rand.Rand) {
 	const longest = time.Second
 	var all sync.WaitGroup
 	for i := range payers * each {
-		request := Request{Payer: fmt.Sprint(i % payers), Signal: r.IntN(2) == 0}
+		request := Request{Payer: Namespace(fmt.Sprint(i % payers)), Signal: r.IntN(2) == 0}
 		arrives, takes := time.Duration(r.IntN(3000))*time.Millisecond, time.Duration(1+r.Int64N(int64(longest)))
 		patience := time.Hour
 		if r.IntN(4) == 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/client"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
@@ -29,9 +30,10 @@ const (
 	seriesAge = 2 * relist
 	// relistWindows is the period of discovery in the windows.
 	relistWindows = 15 * time.Second
-	// payer is whose share of the engine's slots the rules use.
-	payer = "adapter rules"
 )
+
+// payer is whose share of the engine's slots the rules use.
+var payer = fair.Operator("adapter rules")
 
 // Backend answers the queries of the rules.
 type Backend struct {

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
 
@@ -38,9 +39,8 @@ type Engine interface {
 type Viewer struct {
 	// Namespaces are those that the viewer may read; nil: all.
 	Namespaces []string
-	// Payer is the namespace that pays for the queries. Empty: that of Namespaces with the
-	// fewest queries.
-	Payer string
+	// Payer is who pays for the queries. Zero: the one of Namespaces with the fewest queries.
+	Payer fair.Payer
 	// Unknown is the number of namespaces whose rights are not known yet. The answer
 	// has a warning.
 	Unknown int
@@ -92,7 +92,7 @@ func New(deps Deps) *API {
 		deps.Metadata = func(Viewer, string) []Metadata { return nil }
 	}
 	deps.Window = cmp.Or(deps.Window, 10*time.Minute)
-	return &API{deps: deps, answers: answers{by: map[string]int64{}}}
+	return &API{deps: deps, answers: answers{by: map[fair.Payer]int64{}}}
 }
 
 // Register adds the routes to a mux. They are Prometheus's, below /api/v1/.
@@ -159,12 +159,12 @@ func (a *API) send(w http.ResponseWriter, v Viewer, query string, data any, note
 }
 
 // payer returns whose share of the memory an answer uses.
-func (v *Viewer) payer() string {
+func (v *Viewer) payer() fair.Payer {
 	switch {
-	case v.Payer != "":
+	case v.Payer != (fair.Payer{}):
 		return v.Payer
 	case len(v.Namespaces) > 0:
-		return v.Namespaces[0]
+		return fair.Namespace(v.Namespaces[0])
 	}
 	return engine.AllNamespaces
 }
@@ -174,10 +174,10 @@ func (v *Viewer) payer() string {
 type answers struct {
 	mu    sync.Mutex
 	total int64
-	by    map[string]int64
+	by    map[fair.Payer]int64
 }
 
-func (a *answers) take(payer string, size int64) bool {
+func (a *answers) take(payer fair.Payer, size int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	left := maxAnswers - (a.total - a.by[payer])
@@ -189,7 +189,7 @@ func (a *answers) take(payer string, size int64) bool {
 	return true
 }
 
-func (a *answers) put(payer string, size int64) {
+func (a *answers) put(payer fair.Payer, size int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.total -= size

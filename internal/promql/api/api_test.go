@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/rules"
 )
@@ -310,7 +311,7 @@ func TestLargeAnswers(t *testing.T) {
 		t.Errorf("an answer of more than the limit: %v", err)
 	}
 	a := New(Deps{})
-	for a.answers.take("noisy", maxAnswer/2) { // ten of its service accounts read slowly
+	for a.answers.take(fair.Namespace("noisy"), maxAnswer/2) { // ten of its service accounts read slowly
 	}
 	for payer, want := range map[string]int{"noisy": http.StatusServiceUnavailable, "quiet": http.StatusOK} {
 		data := any(big)
@@ -318,7 +319,7 @@ func TestLargeAnswers(t *testing.T) {
 			data = []string{"x"}
 		}
 		w := httptest.NewRecorder()
-		a.send(w, Viewer{Payer: payer, Namespaces: []string{"noisy", "quiet"}}, "", data, nil)
+		a.send(w, Viewer{Payer: fair.Namespace(payer), Namespaces: []string{"noisy", "quiet"}}, "", data, nil)
 		if w.Code != want || want != http.StatusOK && w.Header().Get("Retry-After") == "" {
 			t.Errorf("%s: %d, want %d: %.100s", payer, w.Code, want, w.Body)
 		}
@@ -330,24 +331,24 @@ func TestLargeAnswers(t *testing.T) {
 func TestRandomAnswers(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		a := answers{by: map[string]int64{}}
+		a := answers{by: map[fair.Payer]int64{}}
 		type held struct {
-			payer string
+			payer fair.Payer
 			size  int64
 		}
 		var all []held
 		for range 2000 {
-			if x := (held{fmt.Sprint("tenant", r.IntN(8)), 1 + r.Int64N(maxAnswer)}); r.IntN(3) > 0 && a.take(x.payer, x.size) {
+			if x := (held{fair.Namespace(fmt.Sprint("tenant", r.IntN(8))), 1 + r.Int64N(maxAnswer)}); r.IntN(3) > 0 && a.take(x.payer, x.size) {
 				all = append(all, x)
 			} else if len(all) > 0 {
 				i := r.IntN(len(all))
 				a.put(all[i].payer, all[i].size)
 				all = append(all[:i], all[i+1:]...)
 			}
-			if !a.take("quiet", 100<<10) {
+			if !a.take(fair.Namespace("quiet"), 100<<10) {
 				t.Fatalf("seed %d: no room beside %v", seed, a.by)
 			}
-			a.put("quiet", 100<<10)
+			a.put(fair.Namespace("quiet"), 100<<10)
 			if a.total > maxAnswers {
 				t.Fatalf("seed %d: %d bytes", seed, a.total)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
 
@@ -128,7 +129,7 @@ func TestWrongParameters(t *testing.T) {
 		w := s.ask(path)
 		var got struct{ ErrorType, Error string }
 		_ = json.Unmarshal(w.Body.Bytes(), &got)
-		if want := fmt.Sprintf("invalid parameter %q: ", parameter); w.Code != 400 || got.ErrorType != "bad_data" || len(got.Error) < len(want) || got.Error[:len(want)] != want || s.query.Payer != "" {
+		if want := fmt.Sprintf("invalid parameter %q: ", parameter); w.Code != 400 || got.ErrorType != "bad_data" || len(got.Error) < len(want) || got.Error[:len(want)] != want || s.query.Payer != (fair.Payer{}) {
 			t.Errorf("%s: %d %+v, payer %q", path, w.Code, got, s.query.Payer)
 		}
 	}

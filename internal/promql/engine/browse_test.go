@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
@@ -60,7 +61,7 @@ func TestLimitsOfSelectors(t *testing.T) {
 	e := New(Config{MaxLength: 1000, MaxSeries: 3}, tenants(t))
 	f := func(what string, match []string, limit Limit, syntax bool) {
 		t.Helper()
-		_, _, err := e.Series(t.Context(), Query{Payer: "p"}, Selection{Match: match, From: now, To: now})
+		_, _, err := e.Series(t.Context(), Query{Payer: fair.Namespace("p")}, Selection{Match: match, From: now, To: now})
 		_, isSyntax := err.(*SyntaxError) // as it is returned
 		if limitOf(err) != limit || isSyntax != syntax || limit == "" && !syntax && err != nil {
 			t.Errorf("%s: %v; want the limit %q", what, err, limit)

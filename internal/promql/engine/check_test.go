@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/base/weight"
 )
 
@@ -157,12 +158,12 @@ func TestNarrowAndWant(t *testing.T) {
 	var wanted, narrowed []string
 	fail := false
 	cfg := Config{
-		Want: func(payer string, namespaces []string, metrics ...string) {
+		Want: func(payer fair.Payer, namespaces []string, metrics ...string) {
 			of := strings.Join(namespaces, "+")
 			if namespaces == nil {
 				of = "all"
 			}
-			wanted = append(wanted, payer+"/"+of+":"+strings.Join(metrics, ","))
+			wanted = append(wanted, payer.String()+"/"+of+":"+strings.Join(metrics, ","))
 		},
 		Narrow: func(ctx context.Context, visible storage.Queryable, text string, from, to time.Time) (string, error) {
 			q, err := visible.Querier(from.UnixMilli(), to.UnixMilli())
@@ -186,7 +187,7 @@ func TestNarrowAndWant(t *testing.T) {
 			t.Errorf("%+v: %v, %v; want %s", q, v, err, want)
 		}
 	}
-	q := Query{PromQL: `sum(up)`, Payer: "p", Namespaces: []string{"team-a"}}
+	q := Query{PromQL: `sum(up)`, Payer: fair.Namespace("p"), Namespaces: []string{"team-a"}}
 	f(q, `{} => 6 @[1800000000000]`)
 	fail = true
 	f(q, `{} => 9 @[1800000000000]`)
@@ -262,7 +263,7 @@ func TestCancelWithinASeries(t *testing.T) {
 func TestMeters(t *testing.T) {
 	e := New(Config{MaxLength: 10}, tenants(t))
 	for i := range maxPayers + 20 {
-		_, _, _ = e.Instant(t.Context(), Query{PromQL: "up + up + up", Payer: fmt.Sprintf("p-%03d", i)}, now)
+		_, _, _ = e.Instant(t.Context(), Query{PromQL: "up + up + up", Payer: fair.Namespace(fmt.Sprintf("p-%03d", i))}, now)
 	}
 	_, _, _ = e.Instant(t.Context(), Query{PromQL: "up"}, now)
 	_, _, _ = e.Instant(t.Context(), Query{PromQL: "sum("}, now)

@@ -47,7 +47,7 @@ type Config struct {
 	Label string
 	// Want is called with the metrics that a payer's query names, before it runs, and with the namespaces that it reads,
 	// sorted; nil: all. Want nil: none.
-	Want func(payer string, namespaces []string, metrics ...string)
+	Want func(payer fair.Payer, namespaces []string, metrics ...string)
 	// Incomplete returns the series that are absent now because they would show less load
 	// than there is; it is called for each query. nil: none.
 	Incomplete func() []Incomplete
@@ -86,10 +86,9 @@ type Query struct {
 	// Namespaces are those whose series the query reads. nil: all series, also those
 	// without a namespace; empty: none.
 	Namespaces []string
-	// Payer is whose share of the slots the query uses: a namespace, or a kind of the
-	// operator's work. It appears on /metrics if the query is limited. Empty: that of
-	// Namespaces with the fewest queries, or all namespaces together.
-	Payer string
+	// Payer is whose share of the slots the query uses. It appears on /metrics if the query is limited. Zero: that of
+	// Namespaces with the fewest queries, or AllNamespaces.
+	Payer fair.Payer
 	// Reserved queries use the slots that are kept for rules and signals.
 	Reserved bool
 	// HasSlot says that the caller holds a slot, so that the query waits for none.
@@ -240,7 +239,7 @@ const maxWaitingPayer = 32
 const maxReservedWait = 30 * time.Second
 
 // AllNamespaces is the payer of the queries that read all namespaces and have no other.
-const AllNamespaces = "all namespaces"
+var AllNamespaces = fair.Operator("all namespaces")
 
 // slotsOf returns the slots that a query uses.
 func (e *Engine) slotsOf(q Query) *fair.Slots {
@@ -251,8 +250,8 @@ func (e *Engine) slotsOf(q Query) *fair.Slots {
 }
 
 // payerOf returns whose share a query uses.
-func (e *Engine) payerOf(q Query) string {
-	if q.Payer == "" && q.Namespaces == nil {
+func (e *Engine) payerOf(q Query) fair.Payer {
+	if q.Payer == (fair.Payer{}) && q.Namespaces == nil {
 		return AllNamespaces
 	}
 	return cmp.Or(q.Payer, e.slotsOf(q).Lightest(q.Namespaces))

@@ -109,7 +109,7 @@ func TestLimits(t *testing.T) {
 	e := New(Config{MaxSamples: 200, MaxSeries: 40, MaxBytes: 100_000, MaxLength: 4096, MaxSteps: 100}, store)
 	f := func(limit Limit, text string) {
 		t.Helper()
-		_, _, err := e.Instant(t.Context(), Query{PromQL: text, Payer: "team-a"}, now)
+		_, _, err := e.Instant(t.Context(), Query{PromQL: text, Payer: fair.Namespace("team-a")}, now)
 		if limitOf(err) != limit {
 			t.Errorf("%.80s: %v, want the limit %q", text, err, limit)
 		}
@@ -194,7 +194,7 @@ func TestShares(t *testing.T) {
 		refused := 0
 		for range 50 {
 			all.Go(func() {
-				if _, _, err := e.Instant(ctx, Query{PromQL: "up", Payer: "greedy"}, now); limitOf(err) == LimitSlots {
+				if _, _, err := e.Instant(ctx, Query{PromQL: "up", Payer: fair.Namespace("greedy")}, now); limitOf(err) == LimitSlots {
 					mu.Lock()
 					refused++
 					mu.Unlock()
@@ -206,7 +206,7 @@ func TestShares(t *testing.T) {
 			t.Errorf("greedy has %d slots and %d waiting queries", running, waiting)
 		}
 		store.before = nil
-		for _, q := range []Query{{PromQL: "up", Payer: "other"}, {PromQL: "up", Payer: "greedy", Reserved: true}} {
+		for _, q := range []Query{{PromQL: "up", Payer: fair.Namespace("other")}, {PromQL: "up", Payer: fair.Namespace("greedy"), Reserved: true}} {
 			if _, _, err := e.Instant(t.Context(), q, now); err != nil {
 				t.Errorf("%+v: %v", q, err)
 			}
@@ -252,9 +252,12 @@ func TestNamespacesPay(t *testing.T) {
 		all.Wait()
 		f(0, 0)
 		e = New(Config{}, store)
-		for _, q := range []Query{{}, {Namespaces: []string{"team-a"}}, {Namespaces: []string{}}, {Payer: "rules"}} {
-			want := map[bool]string{true: AllNamespaces, false: strings.Join(q.Namespaces, "")}[q.Namespaces == nil]
-			if q.Payer != "" {
+		for _, q := range []Query{{}, {Namespaces: []string{"team-a"}}, {Namespaces: []string{}}, {Payer: fair.Operator("some rules")}} {
+			want := AllNamespaces
+			if q.Namespaces != nil {
+				want = fair.Namespace(strings.Join(q.Namespaces, ""))
+			}
+			if q.Payer != (fair.Payer{}) {
 				want = q.Payer
 			}
 			if got := e.payerOf(q); got != want {
@@ -269,9 +272,9 @@ func TestNamespacesPay(t *testing.T) {
 func TestWaitingIsNotEvaluation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := New(Config{Timeout: 20 * time.Second}, tenants(t))
-		q := Query{PromQL: "up", Payer: "ns", Reserved: true, Timeout: time.Second}
+		q := Query{PromQL: "up", Payer: fair.Namespace("ns"), Reserved: true, Timeout: time.Second}
 		hold := func(d time.Duration) {
-			release, err := e.reserved.Acquire(t.Context(), fair.Request{Payer: "ns"})
+			release, err := e.reserved.Acquire(t.Context(), fair.Request{Payer: fair.Namespace("ns")})
 			if err != nil {
 				t.Fatal(err)
 			}

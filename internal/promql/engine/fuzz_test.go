@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/prometheus/prometheus/promql"
 )
 
@@ -29,7 +30,7 @@ func FuzzQuery(f *testing.F) {
 	cfg := Config{Timeout: 200 * time.Millisecond, MaxSamples: 10_000, MaxBytes: 1 << 20}
 	e := New(cfg, store)
 	f.Fuzz(func(t *testing.T, text string, step, length int64) {
-		q := Query{PromQL: text, Namespaces: []string{"team-a"}, Payer: "team-a"}
+		q := Query{PromQL: text, Namespaces: []string{"team-a"}, Payer: fair.Namespace("team-a")}
 		began := time.Now()
 		v, _, err := e.Instant(t.Context(), q, now)
 		m, _, errRange := e.Range(t.Context(), q, now.Add(-time.Duration(length)*time.Millisecond), now, time.Duration(step)*time.Millisecond)

@@ -29,7 +29,7 @@ type meters struct {
 }
 
 type limitedPayer struct {
-	payer string
+	of    string // the payer's name
 	limit Limit
 }
 
@@ -47,7 +47,7 @@ func (m *meters) observe(q Query, took time.Duration, err error) {
 	if l == "" {
 		return
 	}
-	name := q.Payer
+	name := q.Payer.String()
 	if !m.payers[name] {
 		if len(m.payers) >= maxPayers {
 			name = otherPayer
@@ -97,7 +97,7 @@ func (e *Engine) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(queriesDesc, prometheus.CounterValue, float64(n), result)
 	}
 	for k, n := range e.meters.limited {
-		ch <- prometheus.MustNewConstMetric(limitedDesc, prometheus.CounterValue, float64(n), k.payer, string(k.limit))
+		ch <- prometheus.MustNewConstMetric(limitedDesc, prometheus.CounterValue, float64(n), k.of, string(k.limit))
 	}
 	ch <- prometheus.MustNewConstMetric(secondsDesc, prometheus.CounterValue, e.meters.seconds)
 	e.meters.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/window/history"
 )
@@ -56,7 +57,7 @@ func BenchmarkFortnight(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", q.name, workloads), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					answer, _, err := r.engine.Range(b.Context(), engine.Query{PromQL: q.promql, Payer: "bench"}, now.Add(-history.Retention), now, q.step)
+					answer, _, err := r.engine.Range(b.Context(), engine.Query{PromQL: q.promql, Payer: fair.Namespace("bench")}, now.Add(-history.Retention), now, q.step)
 					if err != nil || len(answer) == 0 {
 						b.Fatal(len(answer), err)
 					}
@@ -77,7 +78,7 @@ func BenchmarkInstant(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		answer, _, err := r.engine.Instant(b.Context(), engine.Query{PromQL: "sum(signal_value)", Payer: "bench"}, now)
+		answer, _, err := r.engine.Instant(b.Context(), engine.Query{PromQL: "sum(signal_value)", Payer: fair.Namespace("bench")}, now)
 		if err != nil || answer == nil {
 			b.Fatal(answer, err)
 		}
@@ -96,7 +97,7 @@ func BenchmarkManyMetrics(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		answer, _, err := r.engine.Range(b.Context(), engine.Query{PromQL: "signal_value", Payer: "bench"}, now.Add(-history.Retention), now, time.Hour)
+		answer, _, err := r.engine.Range(b.Context(), engine.Query{PromQL: "signal_value", Payer: fair.Namespace("bench")}, now.Add(-history.Retention), now, time.Hour)
 		if err != nil || len(answer) != history.MaxMetrics {
 			b.Fatal(len(answer), err)
 		}

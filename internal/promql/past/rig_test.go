@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/windows"
 	"github.com/gpupilot/gpupilot/internal/window/history"
@@ -142,7 +143,7 @@ func equals(name, v string) *labels.Matcher {
 // query evaluates a query in a range, or at its end if the step is zero, and lists the
 // values as samples does.
 func (r *rig) query(text string, from, to time.Time, step time.Duration, namespaces ...string) (map[string]string, error) {
-	q := engine.Query{PromQL: text, Payer: "test", Namespaces: namespaces}
+	q := engine.Query{PromQL: text, Payer: fair.Namespace("test"), Namespaces: namespaces}
 	out := map[string]string{}
 	if step == 0 {
 		v, _, err := r.engine.Instant(context.Background(), q, to)

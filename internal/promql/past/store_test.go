@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/samples"
 	"github.com/gpupilot/gpupilot/internal/window/history"
@@ -256,7 +257,7 @@ func TestLabelsOfTheHistory(t *testing.T) {
 	r.record("old", "gone", 5000, serving(1))
 	r.record("ml", "chat", 30, serving(1), mean(signal("a"), 1), mean("other_metric", 1))
 	r.expose(at(1), now, 1, false)
-	q := engine.Query{Payer: "test"}
+	q := engine.Query{Payer: fair.Namespace("test")}
 	values := func(want, label string, minutes float64, q engine.Query, match ...string) {
 		t.Helper()
 		got, _, err := r.engine.LabelValues(t.Context(), q, label, engine.Selection{Match: match, From: at(minutes), To: now})
@@ -269,8 +270,8 @@ func TestLabelsOfTheHistory(t *testing.T) {
 	values("ml old", "namespace", 6000, q, "replicas")
 	values("a", "signal", 60, q)
 	values("chat gone", "name", 6000, q)
-	values("chat", "name", 6000, engine.Query{Payer: "test", Namespaces: []string{"ml"}})
-	values("", "name", 6000, engine.Query{Payer: "test", Namespaces: []string{}})
+	values("chat", "name", 6000, engine.Query{Payer: fair.Namespace("test"), Namespaces: []string{"ml"}})
+	values("", "name", 6000, engine.Query{Payer: fair.Namespace("test"), Namespaces: []string{}})
 	names, _, err := r.engine.LabelNames(t.Context(), q, engine.Selection{From: at(60), To: now})
 	if want := "__name__ instance job name namespace per signal state unit"; err != nil || strings.Join(names, " ") != want {
 		t.Errorf("names %q, %v; want %q", names, err, want)
@@ -298,7 +299,7 @@ func FuzzNamespaces(f *testing.F) {
 		if _, err := p.ParseMetricSelector(selector); err != nil {
 			return
 		}
-		q := engine.Query{PromQL: selector, Payer: "test", Namespaces: []string{"a"}}
+		q := engine.Query{PromQL: selector, Payer: fair.Namespace("test"), Namespaces: []string{"a"}}
 		answer, err := r.query(selector, at(5), now, time.Minute, "a")
 		if err == nil {
 			for k := range answer {

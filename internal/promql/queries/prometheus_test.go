@@ -84,7 +84,7 @@ func TestSlowTenantAtRealPrometheus(t *testing.T) {
 	longest, waits := 0, 0 // of another namespace that asks at the same time: slow queries that were sent before its own
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		before := sent()
-		release, err := slots.Acquire(ctx, fair.Request{Payer: "another"})
+		release, err := slots.Acquire(ctx, fair.Request{Payer: fair.Namespace("another")})
 		if err != nil {
 			t.Fatal(err)
 		}

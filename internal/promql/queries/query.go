@@ -85,13 +85,13 @@ func newQuery(key Key, read func(context.Context) (series.Sample, error)) *query
 // settle sets what follows from the askers. A query that waits for a slot of another
 // kind or payer waits anew. Scheduler.mu is held.
 func (q *query) settle() {
-	var request fair.Request
+	request, first := fair.Request{}, ""
 	var every time.Duration
 	for namespace, askers := range q.askers {
 		for _, a := range askers {
 			switch {
-			case request.Payer == "", a.signal && !request.Signal, a.signal == request.Signal && namespace < request.Payer:
-				request = fair.Request{Payer: namespace, Signal: a.signal}
+			case first == "", a.signal && !request.Signal, a.signal == request.Signal && namespace < first:
+				request, first = fair.Request{Payer: fair.Namespace(namespace), Signal: a.signal}, namespace
 			}
 			if every == 0 || a.every < every {
 				every = a.every
@@ -255,7 +255,7 @@ func (s *Scheduler) store(q *query, e *evaluation) {
 	}
 	e.failures = q.failures
 	if q.request.Signal {
-		s.meters.observe(q.request.Payer, e)
+		s.meters.observe(q.request.Payer.String(), e)
 	}
 	s.tell(q, before)
 }
@@ -288,9 +288,9 @@ func (s *Scheduler) tell(q *query, before error) {
 	switch promql := excerpt.Of(q.key.PromQL, maxLogged); {
 	case promql == "":
 	case err != nil && before == nil:
-		s.deps.Log.Warn("query failed", "namespace", payer, "promql", promql, "err", excerpt.Of(err.Error(), maxLogged))
+		s.deps.Log.Warn("query failed", "namespace", payer.String(), "promql", promql, "err", excerpt.Of(err.Error(), maxLogged))
 	case err == nil && before != nil:
-		s.deps.Log.Info("query answered again", "namespace", payer, "promql", promql)
+		s.deps.Log.Info("query answered again", "namespace", payer.String(), "promql", promql)
 	}
 	for _, f := range changed {
 		f()

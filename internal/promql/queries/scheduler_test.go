@@ -269,11 +269,11 @@ func TestQueriesAreSharedAmongTrustedNamespacesOnly(t *testing.T) {
 				t.Errorf("the shared query: %+v, want %+v", q, want)
 			}
 		}
-		payer(fair.Request{Payer: "ml", Signal: true})
+		payer(fair.Request{Payer: fair.Namespace("ml"), Signal: true})
 		r.remove(GPUAutoscaler, "ml", "web")
-		payer(fair.Request{Payer: "ops", Signal: true})
+		payer(fair.Request{Payer: fair.Namespace("ops"), Signal: true})
 		r.remove(GPUAutoscaler, "ops", "web")
-		payer(fair.Request{Payer: "all"})
+		payer(fair.Request{Payer: fair.Namespace("all")})
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
 
@@ -49,7 +50,7 @@ func TestObjectsOfSeries(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	const deployments = "deployments.apps/team:metric_000:avg(namespaced) deployments.apps/team:metric_001:avg(namespaced)"
-	for i, w := range []writer{{rule: "a", payer: "ml"}, {rule: "b", trusted: true}, {rule: "a", payer: "ml"}} {
+	for i, w := range []writer{{rule: "a", payer: fair.Namespace("ml")}, {rule: "b", trusted: true}, {rule: "a", payer: fair.Namespace("ml")}} {
 		at := now.Add(time.Duration(i) * time.Minute)
 		series, err := s.append(&w, at, nil, []Sample{node})
 		if err != nil {

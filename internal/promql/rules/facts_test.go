@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/test/logtest"
 )
@@ -196,8 +197,8 @@ func TestQueriesOfRules(t *testing.T) {
 			t.Errorf("recorded is %s, want %s", text, want)
 		}
 	}
-	f("", engine.Query{PromQL: "1", Payer: "rules", Reserved: true, Timeout: 10 * time.Second})
-	f("a", engine.Query{PromQL: "1", Payer: "a", Reserved: true, Timeout: 2 * time.Second, Namespaces: []string{"a"}})
+	f("", engine.Query{PromQL: "1", Payer: fair.Operator("rules of files"), Reserved: true, Timeout: 10 * time.Second})
+	f("a", engine.Query{PromQL: "1", Payer: fair.Namespace("a"), Reserved: true, Timeout: 2 * time.Second, Namespaces: []string{"a"}})
 	r := &runner{m: New(Config{}, Deps{}), source: &Source{}, group: &Group{Rules: []Rule{{Record: "m"}}}}
 	if out, err := r.samples(0, promql.Vector{{H: &histogram.FloatHistogram{}}}); err == nil || !strings.Contains(err.Error(), "histograms") {
 		t.Errorf("a histogram: %v, %v", out, err)

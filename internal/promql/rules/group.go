@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 )
 
@@ -148,10 +149,10 @@ func (r *runner) logChange(i int, before, after string) {
 }
 
 func (r *runner) evaluateRule(ctx context.Context, i int, at time.Time) error {
-	q := engine.Query{PromQL: r.group.Rules[i].Expr, Payer: "rules", Reserved: true, Timeout: ruleTimeout}
+	q := engine.Query{PromQL: r.group.Rules[i].Expr, Payer: fair.Operator("rules of files"), Reserved: true, Timeout: ruleTimeout}
 	most := maxResults
 	if ns := r.source.Namespace; ns != "" {
-		q.Payer, q.Namespaces, q.Timeout, most = ns, []string{ns}, namespaceRuleTimeout, maxNamespaceResults
+		q.Payer, q.Namespaces, q.Timeout, most = fair.Namespace(ns), []string{ns}, namespaceRuleTimeout, maxNamespaceResults
 	}
 	at = at.Add(-r.group.Offset)
 	v, notes, err := r.m.deps.Engine.Instant(ctx, q, at)
@@ -170,7 +171,7 @@ func (r *runner) evaluateRule(ctx context.Context, i int, at time.Time) error {
 		return fmt.Errorf("the result has %d series; at most %d are recorded: aggregate, or select fewer", len(samples), most)
 	}
 	r.previous[i], err = r.m.deps.Store.append(&writer{
-		rule: r.id(i), payer: r.source.Namespace, trusted: r.source.Namespace == "", interval: r.interval,
+		rule: r.id(i), payer: q.Payer, trusted: r.source.Namespace == "", interval: r.interval,
 	}, at, r.previous[i], samples)
 	r.m.deps.Store.setIncomplete(r.id(i), r.incomplete(i, notes))
 	if err == nil && len(samples) == 0 {

@@ -78,7 +78,7 @@ func (o *Objects) note(obj any, gone bool) {
 	id := ruleID(u)
 	o.mu.Lock()
 	if _, ok := o.changed[id]; !ok {
-		o.queue.Put(u.GetNamespace(), id)
+		o.queue.Put(fair.Namespace(u.GetNamespace()), id)
 	}
 	o.changed[id] = change{u, gone}
 	o.mu.Unlock()

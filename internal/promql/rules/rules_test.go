@@ -19,6 +19,7 @@ import (
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/source"
 )
@@ -331,7 +332,7 @@ func TestStoreIsBounded(t *testing.T) {
 		for i := range n {
 			samples = append(samples, Sample{labels.FromStrings("__name__", "m", "namespace", payer, "i", fmt.Sprint(i)), 1})
 		}
-		_, err = s.append(&writer{rule: payer, payer: payer, interval: time.Second}, now, nil, samples)
+		_, err = s.append(&writer{rule: payer, payer: fair.Namespace(payer), interval: time.Second}, now, nil, samples)
 		return err
 	}
 	if err := fill("greedy", 1000); err == nil || !strings.Contains(err.Error(), "1 MiB for one namespace") {

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/engine"
 	"github.com/gpupilot/gpupilot/internal/promql/samples"
 )
@@ -41,7 +42,7 @@ type Store struct {
 
 	mu      sync.RWMutex
 	byName  map[string]*resultSet // by the metric's name
-	bytes   map[string]int64      // by payer
+	bytes   map[fair.Payer]int64  // by payer
 	total   int64
 	changes uint64 // of the resources that have metrics
 
@@ -59,7 +60,7 @@ type resultSet struct {
 type result struct {
 	labels labels.Labels
 	rule   string // the rule that records the series
-	payer  string
+	payer  fair.Payer
 	// trusted series are results of rules that may speak for all namespaces.
 	trusted  bool
 	interval time.Duration // of the rule
@@ -79,13 +80,13 @@ const (
 // NewStore makes a store of at most maxBytes bytes. Samples older than window are
 // dropped.
 func NewStore(window time.Duration, maxBytes int64) *Store {
-	return &Store{window: window, maxBytes: maxBytes, share: maxBytes / payerShare, label: "namespace", byName: map[string]*resultSet{}, bytes: map[string]int64{}, incomplete: map[string][]engine.Incomplete{}}
+	return &Store{window: window, maxBytes: maxBytes, share: maxBytes / payerShare, label: "namespace", byName: map[string]*resultSet{}, bytes: map[fair.Payer]int64{}, incomplete: map[string][]engine.Incomplete{}}
 }
 
 // writer says whose results are appended.
 type writer struct {
 	rule     string // unique
-	payer    string // a namespace; empty: the operator
+	payer    fair.Payer
 	trusted  bool
 	interval time.Duration
 }
@@ -165,7 +166,7 @@ func (s *Store) series(w *writer, key string, l labels.Labels) (*result, error) 
 	}
 	r := &result{labels: l, rule: w.rule, payer: w.payer, trusted: w.trusted, interval: w.interval}
 	r.bytes = seriesBytes + 2*int64(l.ByteSize()) + pointBytes*int64(s.window/max(w.interval, time.Millisecond)+2)*3/2
-	if s.total+r.bytes > s.maxBytes || w.payer != "" && s.bytes[w.payer]+r.bytes > s.share {
+	if s.total+r.bytes > s.maxBytes || !w.trusted && s.bytes[w.payer]+r.bytes > s.share {
 		return nil, fmt.Errorf("the results of rules need more memory than %d MiB in all, or %d MiB for one namespace: record fewer series, or at a longer interval", s.maxBytes>>20, s.share>>20)
 	}
 	s.byName[l.Get(model.MetricNameLabel)] = set

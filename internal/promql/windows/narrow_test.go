@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/gpu"
 	"github.com/gpupilot/gpupilot/internal/window/page"
 	"github.com/gpupilot/gpupilot/internal/window/series"
@@ -77,14 +78,14 @@ func TestUsedNamesExpire(t *testing.T) {
 	}
 	// A tenant whose queries name many metrics has its share, and others have theirs.
 	for i := range 2 * maxWantedEach {
-		s.WantFor("greedy", nil, fmt.Sprint("greedy", i))
+		s.WantFor(fair.Namespace("greedy"), nil, fmt.Sprint("greedy", i))
 	}
-	s.WantFor("modest", nil, "requests")
+	s.WantFor(fair.Namespace("modest"), nil, "requests")
 	if n := len(s.wanted.last); n != maxWantedEach+2 || !s.wanted.has("requests") || s.wanted.has(fmt.Sprint("greedy", maxWantedEach)) {
 		t.Errorf("%d names are wanted", n)
 	}
 	for i := range 2 * maxWanted {
-		s.WantFor(fmt.Sprint(i), nil, fmt.Sprint("of", i))
+		s.WantFor(fair.Namespace(fmt.Sprint(i)), nil, fmt.Sprint("of", i))
 	}
 	if n := len(s.wanted.last); n != maxWanted {
 		t.Errorf("%d names are wanted", n)
@@ -162,16 +163,16 @@ func TestNamesAreWantedOfTheNamespacesThatQueriesRead(t *testing.T) {
 			t.Errorf("wanted are %s, want %s", got, want)
 		}
 	}
-	s.WantFor("a", []string{"a"}, "x", "y")
-	s.WantFor("b", []string{"b"}, "x")
-	s.WantFor("nobody", []string{}, "z")
+	s.WantFor(fair.Namespace("a"), []string{"a"}, "x", "y")
+	s.WantFor(fair.Namespace("b"), []string{"b"}, "x")
+	s.WantFor(fair.Namespace("nobody"), []string{}, "z")
 	f("[] map[x:[a b] y:[a] z:[]]")
-	s.WantFor("a", []string{"c"}, "y")
+	s.WantFor(fair.Namespace("a"), []string{"c"}, "y")
 	f("[] map[x:[a b] y:[a c] z:[]]")
 	s.Want("x")
 	f("[x] map[y:[a c] z:[]]")
 	r.now = at(601)
-	s.WantFor("b", []string{"b"}, "x")
+	s.WantFor(fair.Namespace("b"), []string{"b"}, "x")
 	s.check(r.now)
 	f("[] map[x:[b]]")
 
@@ -181,18 +182,18 @@ func TestNamesAreWantedOfTheNamespacesThatQueriesRead(t *testing.T) {
 	for _, field := range gpu.Fields() {
 		fields = append(fields, field.Name)
 	}
-	s.WantFor("a", []string{"a"}, fields...)
+	s.WantFor(fair.Namespace("a"), []string{"a"}, fields...)
 	s.publish()
 	if len(of) != page.MaxNamed || len(names) != 0 {
 		t.Errorf("a namespace has %d fields kept, want %d", len(of), page.MaxNamed)
 	}
-	s.WantFor("rules", nil, fields...)
+	s.WantFor(fair.Operator("some rules"), nil, fields...)
 	if s.publish(); len(names) != len(fields) {
 		t.Errorf("the operator's queries have %d of %d fields kept", len(names), len(fields))
 	}
 
 	// A query whose payer has no room is not kept in the share of another one.
-	s.WantFor("greedy", []string{"greedy"}, fields...)
+	s.WantFor(fair.Namespace("greedy"), []string{"greedy"}, fields...)
 	all, refused := s.wanted.count()
 	for _, name := range fields {
 		q, err := s.Querier(0, r.now.UnixMilli())

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/window/page"
 )
 
@@ -39,10 +40,10 @@ type wanted struct {
 	added chan struct{} // has a value after a new name
 
 	mu      sync.Mutex
-	last    map[string]map[string]use // by name and payer
-	total   int                       // uses in last
-	shares  map[string]share          // by payer
-	held    map[string][]string       // by holder
+	last    map[string]map[fair.Payer]use // by name and payer
+	total   int                           // uses in last
+	shares  map[fair.Payer]share          // by payer
+	held    map[string][]string           // by holder
 	all     bool
 	shortAt int // the targets at which the memory was last short; 0: it is not. Only Run uses it
 	refused uint64
@@ -51,16 +52,16 @@ type wanted struct {
 
 func (w *wanted) init() {
 	w.added = make(chan struct{}, 1)
-	w.last, w.shares, w.held, w.changed = map[string]map[string]use{}, map[string]share{}, map[string][]string{}, true
+	w.last, w.shares, w.held, w.changed = map[string]map[fair.Payer]use{}, map[fair.Payer]share{}, map[string][]string{}, true
 }
 
 // Want has the series of these metrics kept with their labels, until 10 minutes after
 // the last call. Queries do so for the names that they select.
-func (s *Store) Want(names ...string) { s.WantFor("", nil, names...) }
+func (s *Store) Want(names ...string) { s.WantFor(fair.Payer{}, nil, names...) }
 
 // WantFor is Want for a payer, such as a namespace, which has a share of the names. The series of these namespaces,
 // which are sorted, are kept; nil: all. WantFor retains the slice.
-func (s *Store) WantFor(payer string, namespaces []string, names ...string) {
+func (s *Store) WantFor(payer fair.Payer, namespaces []string, names ...string) {
 	s.wanted.want(s.now(), payer, namespaces, names...)
 }
 
@@ -86,7 +87,7 @@ func (w *wanted) notify() {
 	}
 }
 
-func (w *wanted) want(now time.Time, payer string, namespaces []string, names ...string) {
+func (w *wanted) want(now time.Time, payer fair.Payer, namespaces []string, names ...string) {
 	isNew := false
 	w.mu.Lock()
 	for _, name := range names {
@@ -125,13 +126,13 @@ func union(a, b []string) []string {
 }
 
 // add counts one more name of a payer. It reports false if its share is used up. w.mu is held.
-func (w *wanted) add(payer, name string, all bool) bool {
+func (w *wanted) add(payer fair.Payer, name string, all bool) bool {
 	s, field := w.shares[payer], !all && page.IsField(name)
 	if w.total >= maxWanted || s.names >= maxWantedEach || field && s.fields >= page.MaxNamed {
 		return false
 	}
 	if w.last[name] == nil {
-		w.last[name] = map[string]use{}
+		w.last[name] = map[fair.Payer]use{}
 	}
 	w.total++
 	if s.names++; field {
@@ -145,7 +146,7 @@ func (w *wanted) expire(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	counted := w.total
-	w.total, w.shares = 0, map[string]share{}
+	w.total, w.shares = 0, map[fair.Payer]share{}
 	for name, uses := range w.last {
 		for payer, u := range uses {
 			if now.Sub(u.last) > useTTL {

@@ -184,7 +184,7 @@ func (s *Server) begin(parent context.Context, namespace string) (ctx context.Co
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(parent, callTimeout)
-	release, err := s.calls.Acquire(ctx, fair.Request{Payer: short(namespace), MaxWaiting: maxWaiting})
+	release, err := s.calls.Acquire(ctx, fair.Request{Payer: fair.Namespace(short(namespace)), MaxWaiting: maxWaiting})
 	if err != nil {
 		cancel()
 		if errors.Is(err, context.Canceled) {

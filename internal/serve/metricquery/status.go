@@ -53,7 +53,7 @@ func (e *entry) writeStatus(ctx context.Context) {
 	if _, due := e.dueStatus(time.Now()); !due {
 		return
 	}
-	done, err := e.k.deps.Writes.Acquire(ctx, fair.Request{Payer: e.object.Namespace})
+	done, err := e.k.deps.Writes.Acquire(ctx, fair.Request{Payer: fair.Namespace(e.object.Namespace)})
 	if err != nil {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/bearer"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -41,8 +42,8 @@ type Access interface {
 type Viewer interface {
 	// Key is the same for all requests of one user.
 	Key() string
-	// Payer is the namespace that pays for queries; empty: one that the viewer may see.
-	Payer() string
+	// Payer is who pays for what the viewer asks for.
+	Payer() fair.Payer
 	// All reports whether the viewer may see all namespaces, nodes and targets.
 	All(ctx context.Context) (bool, error)
 	// Metrics reports whether the viewer may read /metrics.
@@ -56,7 +57,7 @@ type Viewer interface {
 type everybody struct{}
 
 func (everybody) Key() string                           { return "" }
-func (everybody) Payer() string                         { return "" }
+func (everybody) Payer() fair.Payer                     { return fair.Payer{} }
 func (everybody) All(context.Context) (bool, error)     { return true, nil }
 func (everybody) Metrics(context.Context) (bool, error) { return true, nil }
 func (everybody) Readable(_ context.Context, namespaces []string) ([]string, int, error) {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -54,12 +55,11 @@ type user struct {
 func (u *user) Key() string { return u.name }
 
 // Payer is set for users that are named namespace/service account.
-func (u *user) Payer() string {
-	namespace, _, ok := strings.Cut(u.name, "/")
-	if !ok {
-		return ""
+func (u *user) Payer() fair.Payer {
+	if namespace, name, ok := strings.Cut(u.name, "/"); ok {
+		return fair.Account("system:serviceaccount:" + namespace + ":" + name)
 	}
-	return namespace
+	return fair.Account(u.name)
 }
 
 func (u *user) All(context.Context) (bool, error) {

@@ -142,7 +142,7 @@ func (p *Page) guard(next func(w http.ResponseWriter, r *http.Request, v Viewer)
 func (p *Page) slot(ctx context.Context, v Viewer) (give func(), ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, slotPatience)
 	defer cancel()
-	give, err := p.slots.Acquire(ctx, fair.Request{Payer: payerOf(v)})
+	give, err := p.slots.Acquire(ctx, fair.Request{Payer: v.Payer()})
 	return give, err == nil
 }
 

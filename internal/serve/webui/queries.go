@@ -44,7 +44,10 @@ func (q *Queries) Guard(next func(http.ResponseWriter, *http.Request, api.Viewer
 
 // viewer returns which namespaces a viewer may read.
 func (q *Queries) viewer(ctx context.Context, v Viewer) (api.Viewer, error) {
-	out := api.Viewer{Payer: v.Payer()}
+	var out api.Viewer
+	if p := v.Payer(); p.IsNamespace() {
+		out.Payer = p // and not a namespace that the account may read besides
+	}
 	all, err := v.All(ctx)
 	if all || err != nil {
 		return out, err

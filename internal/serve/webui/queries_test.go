@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/promql/api"
 )
 
@@ -18,9 +19,9 @@ func TestWhoPaysForQueries(t *testing.T) {
 		token string
 		want  api.Viewer
 	}{
-		{"a/grafana", api.Viewer{Namespaces: []string{"a", "b"}, Payer: "a"}},
+		{"a/grafana", api.Viewer{Namespaces: []string{"a", "b"}, Payer: fair.Namespace("a")}},
 		{"ann", api.Viewer{Namespaces: []string{"a", "b"}}},
-		{"b/all", api.Viewer{Payer: "b"}},
+		{"b/all", api.Viewer{Payer: fair.Namespace("b")}},
 	} {
 		var got api.Viewer
 		w := ask(q.Guard(func(_ http.ResponseWriter, _ *http.Request, v api.Viewer) { got = v }), "/", "Authorization", "Bearer "+tt.token)

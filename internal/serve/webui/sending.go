@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 )
 
 // The bounds of answers that clients have not read yet, in bytes. The views, which viewers share, are in maxAlive.
@@ -21,36 +23,25 @@ const (
 type sending struct {
 	mu  sync.Mutex
 	all int
-	by  map[string]int
-}
-
-// payerOf is the namespace of a service account, or the user. Without authentication all are one, which pays for all.
-func payerOf(v Viewer) string {
-	if n := v.Payer(); n != "" {
-		return "namespace " + n
-	}
-	if v.Key() == "" {
-		return ""
-	}
-	return "user " + v.Key()
+	by  map[fair.Payer]int
 }
 
 // begin counts an answer, if the bounds allow it.
-func (s *sending) begin(payer string, n int) bool {
+func (s *sending) begin(payer fair.Payer, n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all+n > maxSending || payer != "" && s.by[payer]+n > maxPayerSending {
+	if s.all+n > maxSending || payer != (fair.Payer{}) && s.by[payer]+n > maxPayerSending {
 		return false
 	}
 	if s.by == nil {
-		s.by = map[string]int{}
+		s.by = map[fair.Payer]int{}
 	}
 	s.all += n
 	s.by[payer] += n
 	return true
 }
 
-func (s *sending) end(payer string, n int) {
+func (s *sending) end(payer fair.Payer, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all -= n
@@ -62,7 +53,7 @@ func (s *sending) end(payer string, n int) {
 // deliver sends an answer that is not shared, or refuses it while others that the same payer asked for are not read.
 func (p *Page) deliver(w http.ResponseWriter, v Viewer, body []byte) {
 	if n := len(body); n > smallAnswer {
-		payer := payerOf(v)
+		payer := v.Payer()
 		if !p.sending.begin(payer, n) {
 			p.limited.answers.Add(1)
 			w.Header().Del("Content-Encoding")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/internal/base/bearer"
+	"github.com/gpupilot/gpupilot/internal/base/fair"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -36,8 +37,11 @@ type streams struct {
 	open map[streamOwner]int
 }
 
-// streamOwner is a viewer, or a payer. Without authentication it is neither.
-type streamOwner struct{ viewer, payer string }
+// streamOwner is a viewer, or a payer. Without authentication it is neither: all are one.
+type streamOwner struct {
+	viewer string
+	payer  fair.Payer
+}
 
 // begin counts a stream, if the bounds allow it.
 func (s *streams) begin(v Viewer) bool {
@@ -48,7 +52,7 @@ func (s *streams) begin(v Viewer) bool {
 		most = maxStreams
 	}
 	viewer, payer := streamOwner{viewer: v.Key()}, streamOwner{payer: v.Payer()}
-	if s.all >= maxStreams || s.open[viewer] >= most || payer.payer != "" && s.open[payer] >= maxPayerStreams {
+	if s.all >= maxStreams || s.open[viewer] >= most || payer.payer != (fair.Payer{}) && s.open[payer] >= maxPayerStreams {
 		return false
 	}
 	if s.open == nil {
@@ -56,7 +60,7 @@ func (s *streams) begin(v Viewer) bool {
 	}
 	s.all++
 	s.open[viewer]++
-	if payer.payer != "" {
+	if payer.payer != (fair.Payer{}) {
 		s.open[payer]++
 	}
 	return true
@@ -67,7 +71,7 @@ func (s *streams) end(v Viewer) {
 	defer s.mu.Unlock()
 	s.all--
 	s.close(streamOwner{viewer: v.Key()})
-	if v.Payer() != "" {
+	if v.Payer() != (fair.Payer{}) {
 		s.close(streamOwner{payer: v.Payer()})
 	}
 }

@@ -159,7 +159,7 @@ func (g *gpus) identifyValue(l *line, m *labelMemo) entry {
 		return e
 	}
 	e.use, e.owner = value, x.owner
-	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[x.slot].key, Field: r.Field, Payer: payer}); !ok {
+	if e.ref, ok = g.target.Ref(series.Key{Device: g.devices[x.slot].key, Field: r.Field, PaidBy: payer}); !ok {
 		e.use = ignored
 	} else {
 		g.setPlace(l, x.slot)

@@ -89,7 +89,7 @@ func (x *labeller) expose(e *entry, l *line, namespaces []string) {
 		return
 	}
 	if _, several := x.several[string(l.Name)]; !field || several {
-		if e.own, ok = x.target.Ref(series.Key{Line: string(x.buffer), Payer: x.payer(l.Name, namespaces)}); !ok {
+		if e.own, ok = x.target.Ref(series.Key{Line: string(x.buffer), PaidBy: x.payer(l.Name, namespaces)}); !ok {
 			return
 		}
 	}

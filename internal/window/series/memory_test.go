@@ -222,7 +222,7 @@ func randomBatch(r *rand.Rand, a *Target) *Batch {
 		case 1:
 			k.Pod = fmt.Sprint("ns/p", r.IntN(40))
 		case 2:
-			k.Payer = fmt.Sprint("ns", r.IntN(4))
+			k.PaidBy = fmt.Sprint("ns", r.IntN(4))
 		}
 		if ref, ok := a.Ref(k); ok {
 			b.Add(ref, []float64{r.Float64(), float64(r.IntN(101)), float64(r.IntN(101))}[r.IntN(3)])

@@ -17,7 +17,7 @@ func TestANamespacePaysForTheSeriesThatItNames(t *testing.T) {
 	exporter := s.Target("exporter", TargetLabels{Node: "n"})
 	name := func(payer string, n int) (got int) {
 		for i := range n {
-			if _, ok := exporter.Ref(Key{Device: fmt.Sprint("GPU-", payer, i%40), Field: gpu.Fields()[i/40].ID, Payer: payer}); ok {
+			if _, ok := exporter.Ref(Key{Device: fmt.Sprint("GPU-", payer, i%40), Field: gpu.Fields()[i/40].ID, PaidBy: payer}); ok {
 				got++
 			}
 		}

@@ -40,7 +40,7 @@ type Key struct {
 	Metric string      // the name of a pod's own metric
 	Pod    string      // NAMESPACE/NAME of the pod, for its share of the device's field; empty for the device's value
 	Line   string      // the name and the labels of a line, for its own series; the other parts are then empty
-	Payer  string      // the namespace that pays for a new series; empty: the target does. It identifies nothing
+	PaidBy string      // the namespace that pays for a new series; empty: the target does. It identifies nothing
 }
 
 // lineKey is the size of a line's key in bytes: a zero byte, which no name has, and the
@@ -50,12 +50,12 @@ const lineKey = 9
 // ofLine returns the key for the series of a line, in place of Line. The target keeps
 // no copy of its text.
 func (s *Store) ofLine(k Key) Key {
-	if k.Line == "" || k != (Key{Line: k.Line, Payer: k.Payer}) {
+	if k.Line == "" || k != (Key{Line: k.Line, PaidBy: k.PaidBy}) {
 		return k
 	}
 	var b [lineKey]byte
 	binary.LittleEndian.PutUint64(b[1:], maphash.String(s.lineSeed, k.Line))
-	return Key{Metric: string(b[:]), Payer: k.Payer}
+	return Key{Metric: string(b[:]), PaidBy: k.PaidBy}
 }
 
 // width returns the width with which a series begins.
@@ -139,7 +139,7 @@ func (t *Target) Keep(least time.Duration) time.Duration {
 // while its series has values. Append counts invalid ones.
 func (t *Target) Ref(k Key) (r Ref, ok bool) {
 	k = t.store.ofLine(k)
-	payer := t.store.payer(k.Payer)
+	payer := t.store.payer(k.PaidBy)
 	defer payer.letGo()
 	t.store.attempt(func(last bool) (blocked bool) {
 		r, blocked = t.ref(&k, payer, last)

@@ -76,7 +76,7 @@ func TestAggregatesOfNamedFields(t *testing.T) {
 		var b series.Batch
 		for g := range 3 {
 			util, _ := target.Ref(series.Key{Device: fmt.Sprint("GPU-", g), Field: gpu.GPUUtil})
-			active, _ := target.Ref(series.Key{Device: fmt.Sprint("GPU-", g), Field: gpu.SMActive, Payer: ns})
+			active, _ := target.Ref(series.Key{Device: fmt.Sprint("GPU-", g), Field: gpu.SMActive, PaidBy: ns})
 			b.Add(util, 50)
 			b.Add(active, 0.5)
 		}
