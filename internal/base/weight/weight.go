@@ -46,31 +46,31 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.text }
 
-// Check returns an *Error if n is above most. has and unit say what n is, such as "the query has" and "bytes", and do
-// says what the author can do.
-func Check(k Kind, has string, n int, unit string, most int, do string) error {
+// Check returns an *Error if n is above most. has says what n is, such as "the query has %d bytes",
+// and do what the author can do.
+func Check(k Kind, has string, n, most int, do string) error {
 	if n <= most {
 		return nil
 	}
-	return &Error{k, fmt.Sprintf("%s %d %s; at most %d are allowed: %s", has, n, unit, most, do)}
+	return &Error{k, fmt.Sprintf(has+"; at most %d are allowed: %s", n, most, do)}
 }
 
 // CheckRegexps is Check for the weight of a query's regular expressions.
 func CheckRegexps(instructions int) error {
-	return Check(Regexp, "the regular expressions of the query expand to", instructions, "instructions", MostInstructions, "use smaller repetitions and fewer groups")
+	return Check(Regexp, "the regular expressions of the query expand to %d instructions", instructions, MostInstructions, "use smaller repetitions and fewer groups")
 }
 
 // CheckSelector is Check for a selector with so many labels and values, of so many bytes.
 func CheckSelector(values, bytes int) error {
-	if err := Check(Selector, "the selector has", values, "labels and values", MostLabels, "select by one label that these objects have in common"); err != nil {
+	if err := Check(Selector, "the selector has %d labels and values", values, MostLabels, "select by one label that these objects have in common"); err != nil {
 		return err
 	}
-	return Check(Selector, "the labels of the selector have", bytes, "bytes", MostLabelBytes, "use shorter ones")
+	return Check(Selector, "the labels of the selector have %d bytes", bytes, MostLabelBytes, "use shorter ones")
 }
 
 // CheckSelectorText is Check for a selector that is not parsed yet.
 func CheckSelectorText(text string) error {
-	return Check(Selector, "the selector has", len(text), "bytes", mostSelector, "select by one label that these objects have in common")
+	return Check(Selector, "the selector has %d bytes", len(text), mostSelector, "select by one label that these objects have in common")
 }
 
 // Counts are the refusals of each kind. nil counts nothing. It is safe for concurrent use.

@@ -18,8 +18,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	f(Check(Query, "the query has", 4096, "bytes", 4096, "use a recording rule"), "<nil>")
-	f(Check(Query, "the query has", 4097, "bytes", 4096, "use a recording rule"), "the query has 4097 bytes; at most 4096 are allowed: use a recording rule")
+	f(Check(Query, "the query has %d bytes", 4096, 4096, "use a recording rule"), "<nil>")
+	f(Check(Query, "the query has %d bytes", 4097, 4096, "use a recording rule"), "the query has 4097 bytes; at most 4096 are allowed: use a recording rule")
 	f(CheckRegexps(20_001), "the regular expressions of the query expand to 20001 instructions; at most 20000 are allowed: use smaller repetitions and fewer groups")
 	f(CheckSelector(64, 8192), "<nil>")
 	f(fmt.Errorf("spec: %w", CheckSelector(65, 0)), "spec: the selector has 65 labels and values; at most 64 are allowed: select by one label that these objects have in common")

@@ -129,11 +129,11 @@ func (e *Engine) browse(ctx context.Context, q Query, s Selection, read func(con
 
 // matchers parses series selectors.
 func (e *Engine) matchers(match []string) ([][]*labels.Matcher, error) {
-	if err := weight.Check(weight.Query, "the request has", len(match), "series selectors", maxSelectors, "use fewer"); err != nil {
+	if err := weight.Check(weight.Query, "the request has %d series selectors", len(match), maxSelectors, "use fewer"); err != nil {
 		return nil, tooHeavy(LimitLength, err)
 	}
 	text := strings.Join(match, "\n")
-	err := weight.Check(weight.Query, "the series selectors have", len(text)-max(0, len(match)-1), "bytes", e.cfg.MaxLength, "use fewer")
+	err := weight.Check(weight.Query, "the series selectors have %d bytes", len(text)-max(0, len(match)-1), e.cfg.MaxLength, "use fewer")
 	if err == nil {
 		err = queries.TextOf(text).Weigh(e.cfg.MaxDepth)
 	}

@@ -67,7 +67,7 @@ type plan struct {
 // check parses a query and refuses what is too expensive by its text.
 func (e *Engine) check(text string, s span) (_ plan, err error) {
 	defer func() { _ = e.cfg.Programs.Note(err) }()
-	if err := weight.Check(weight.Query, "the query has", len(text), "bytes", e.cfg.MaxLength, "use a recording rule"); err != nil {
+	if err := weight.Check(weight.Query, "the query has %d bytes", len(text), e.cfg.MaxLength, "use a recording rule"); err != nil {
 		return plan{}, tooHeavy(LimitLength, err)
 	}
 	steps, err := e.checkSpan(s)
@@ -112,7 +112,7 @@ func (e *Engine) checkSpan(s span) (float64, error) {
 	}
 	steps := math.Floor(s.seconds()/s.step.Seconds()) + 1
 	if steps > float64(e.cfg.MaxSteps) {
-		return 0, tooHeavy(LimitSteps, weight.Check(weight.Query, "the range has", whole(steps), "steps", e.cfg.MaxSteps, "use a longer step"))
+		return 0, tooHeavy(LimitSteps, weight.Check(weight.Query, "the range has %d steps", whole(steps), e.cfg.MaxSteps, "use a longer step"))
 	}
 	return steps, nil
 }
@@ -133,11 +133,11 @@ type checker struct {
 // visit checks an expression and what it contains.
 func (c *checker) visit(node parser.Node, at cost) error {
 	at.depth++
-	if err := weight.Check(weight.Query, "the query is nested", at.depth, "deep", c.engine.cfg.MaxDepth, "use a recording rule"); err != nil {
+	if err := weight.Check(weight.Query, "the query is nested %d deep", at.depth, c.engine.cfg.MaxDepth, "use a recording rule"); err != nil {
 		return tooHeavy(LimitLength, err)
 	}
 	c.plan.growth, c.plan.work = max(c.plan.growth, at.growth), c.plan.work+at.steps
-	if err := weight.Check(weight.Query, "the query evaluates", whole(c.plan.work), "expressions", maxWork, "use a longer step, a shorter range or a recording rule"); err != nil {
+	if err := weight.Check(weight.Query, "the query evaluates %d expressions", whole(c.plan.work), maxWork, "use a longer step, a shorter range or a recording rule"); err != nil {
 		return tooHeavy(LimitSteps, err)
 	}
 	switch n := node.(type) {
@@ -199,12 +199,12 @@ func (c *checker) subquery(n *parser.SubqueryExpr, at cost) (cost, error) {
 	}
 	window := n.Range.Seconds() / step.Seconds()
 	const do = "use a longer step, a shorter range or a recording rule"
-	if err := weight.Check(weight.Query, "a subquery adds up", whole(window*at.steps), "steps", maxWindowPoints, do); err != nil {
+	if err := weight.Check(weight.Query, "a subquery adds up %d steps", whole(window*at.steps), maxWindowPoints, do); err != nil {
 		return cost{}, tooHeavy(LimitSteps, err)
 	}
 	at.seconds += n.Range.Seconds()
 	at.steps = math.Floor(at.seconds/step.Seconds()) + 1
-	return at, tooHeavy(LimitSteps, weight.Check(weight.Query, "a subquery has", whole(at.steps), "steps", maxSubquerySteps, do))
+	return at, tooHeavy(LimitSteps, weight.Check(weight.Query, "a subquery has %d steps", whole(at.steps), maxSubquerySteps, do))
 }
 
 // whole returns a number of steps that may be too large for an int.

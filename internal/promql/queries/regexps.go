@@ -56,7 +56,7 @@ func (t Text) Weigh(depth int) error {
 	if err := weight.CheckRegexps(t.Instructions); err != nil {
 		return err
 	}
-	return weight.Check(weight.Query, "the query is nested", t.Nesting, "deep", depth, "use a recording rule")
+	return weight.Check(weight.Query, "the query is nested %d deep", t.Nesting, depth, "use a recording rule")
 }
 
 // isLong reports whether a query is too long to be parsed and rewritten.

@@ -92,8 +92,8 @@ func reject(reason, format string, args ...any) error {
 }
 
 // weigh returns a Rejection if a query has too much of something.
-func weigh(has string, n int, unit string, most int) error {
-	return rejectHeavy(weight.Check(weight.Query, has, n, unit, most, "use a recording rule"))
+func weigh(has string, n, most int) error {
+	return rejectHeavy(weight.Check(weight.Query, has, n, most, "use a recording rule"))
 }
 
 func rejectHeavy(err error) error {
@@ -107,7 +107,7 @@ func rejectHeavy(err error) error {
 // query as written, which need not be PromQL: only the backend parses it. Elsewhere
 // every selector gets the matcher label="namespace".
 func (s *Scope) Limit(namespace, promql string) (limited string, trusted bool, err error) {
-	if err := weigh("the query has", len(promql), "bytes", MaxLength); err != nil {
+	if err := weigh("the query has %d bytes", len(promql), MaxLength); err != nil {
 		return "", false, err
 	}
 	if s.all || slices.Contains(s.trusted, namespace) {
@@ -142,7 +142,7 @@ func (s *Scope) limitToNamespace(namespace, promql string) (limited string, err 
 		return "", err
 	}
 	limited = expr.String()
-	if err := weigh("limited to namespace "+namespace+", the query has", len(limited), "bytes", maxLimited); err != nil {
+	if err := weigh("limited to its namespace, the query has %d bytes", len(limited), maxLimited); err != nil {
 		return "", err
 	}
 	if !s.isEquivalent(limited, expr, matcher) {
@@ -181,7 +181,7 @@ type enforcer struct {
 
 // Visit implements parser.Visitor.
 func (e *enforcer) Visit(node parser.Node, path []parser.Node) (parser.Visitor, error) {
-	if err := weigh("the query is nested", len(path), "deep", maxDepth); err != nil {
+	if err := weigh("the query is nested %d deep", len(path), maxDepth); err != nil {
 		return nil, err
 	}
 	switch n := node.(type) {

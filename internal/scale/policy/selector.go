@@ -21,7 +21,7 @@ func weigh(spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) error {
 		}
 		return fmt.Errorf("%s: %w", p, err)
 	}
-	if err := weight.Check(weight.Formula, "the formula has", len(spec.Formula), "bytes", weight.MostFormula, "use fewer signals or shorter names of them"); err != nil {
+	if err := weight.Check(weight.Formula, "the formula has %d bytes", len(spec.Formula), weight.MostFormula, "use fewer signals or shorter names of them"); err != nil {
 		return at(path.Child("formula"), err)
 	}
 	for i := range spec.Signals {
@@ -32,7 +32,7 @@ func weigh(spec *v1alpha1.GPUAutoscalerSpec, path *field.Path) error {
 		}
 	}
 	for i := range spec.Schedules {
-		err := weight.Check(weight.Schedule, "the cron expression has", len(spec.Schedules[i].Cron), "bytes", weight.MostSchedule, "use ranges and steps, or several schedules")
+		err := weight.Check(weight.Schedule, "the cron expression has %d bytes", len(spec.Schedules[i].Cron), weight.MostSchedule, "use ranges and steps, or several schedules")
 		if err != nil {
 			return at(path.Child("schedules").Index(i).Child("cron"), err)
 		}
