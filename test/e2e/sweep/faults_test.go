@@ -128,6 +128,10 @@ func (x *trial) newCast() {
 	add := func(a, b feature, partner *subject) *subject {
 		s := &subject{name: fmt.Sprintf("c%d%c", x.casts, 'a'+n), has: []feature{a, b}, usesGPU: a == budgets || b == budgets || x.r.IntN(2) == 0, partner: partner}
 		n++
+		if s.both = x.r.IntN(3) == 0; s.both {
+			s.usesGPU = true
+			x.made["both signals"]++
+		}
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		if partner != nil {
@@ -176,8 +180,12 @@ func (x *trial) create(s *subject) {
 	a := stack.Autoscaler(s.name)
 	a.Namespace, a.Spec.MinReplicas, a.Spec.MaxReplicas = faultSpace, new(int32(least)), most
 	a.Spec.Behavior.ScaleDown.StabilizationWindowSeconds = new(int32(0))
-	if !s.usesGPU {
-		a.Spec.Signals = []v1alpha1.Signal{{Query: &v1alpha1.QuerySignal{PromQL: fmt.Sprintf("load{w=%q}", s.name)}, Target: &v1alpha1.Target{Type: v1alpha1.AverageValue, Value: resource.MustParse("10")}}}
+	query := v1alpha1.Signal{Query: &v1alpha1.QuerySignal{PromQL: fmt.Sprintf("load{w=%q}", s.name)}, Target: &v1alpha1.Target{Type: v1alpha1.AverageValue, Value: resource.MustParse("10")}}
+	switch {
+	case s.both:
+		a.Spec.Signals = append(a.Spec.Signals, query)
+	case !s.usesGPU:
+		a.Spec.Signals = []v1alpha1.Signal{query}
 	}
 	if s.can(drains) {
 		a.Spec.Drain = &v1alpha1.Drain{MaxSeconds: 1}
@@ -218,6 +226,9 @@ func (x *trial) removeCast() {
 
 func (x *trial) offer(s *subject, need int32) {
 	share, total := offered(need)
+	if s.both {
+		share, _ = offered(max(1, need-1))
+	}
 	rig.Offer(s.name, share)
 	rig.loads.set(s.name, total)
 }

@@ -115,6 +115,7 @@ type subject struct {
 	name     string
 	has      []feature
 	usesGPU  bool     // its signal is the utilisation of GPUs, else a query
+	both     bool     // it has both signals, and the query asks for more
 	partner  *subject // of a pair
 	first    bool     // it declares the pair
 	ratio    ratio

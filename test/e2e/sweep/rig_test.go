@@ -63,7 +63,7 @@ func TestMain(m *testing.M) {
 	rig.proxy, rig.standby = newProxy(), newProxy()
 	proxies := []*proxy{rig.proxy, rig.standby}
 	stack.Main(m, stack.Config{
-		Nodes: 3, NoAgents: true, HPASyncPeriod: time.Second,
+		Nodes: 3, GPUs: 16, NoAgents: true, HPASyncPeriod: time.Second,
 		ControllerArgs: []string{
 			"--prometheus-url", backend.URL, "--external-metrics", "--queries-per-namespace", "1000", "--agent-image", stack.AgentImage,
 		},
