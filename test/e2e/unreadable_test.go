@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/terminal/doctor"
 	"github.com/gpupilot/gpupilot/internal/terminal/remote"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -46,7 +45,7 @@ func TestUnreadableSignalsSayWhy(t *testing.T) {
 			return nil
 		})
 		var text strings.Builder
-		explain.Write(&text, &a, time.Now())
+		remote.Write(&text, &a, time.Now())
 		places := map[string]string{"explain": text.String(), "doctor": doctorSays(t, name), "page": problemOf(t, name)}
 		for place, says := range places {
 			if !strings.Contains(says, want) {

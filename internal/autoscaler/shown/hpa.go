@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
@@ -54,7 +55,7 @@ func tell(out *view.HPA, c *autoscalingv2.HorizontalPodAutoscalerCondition) {
 	case c.Type == autoscalingv2.ScalingActive && !isTrue && c.Reason == "ScalingDisabled":
 		out.Note = "off: its target has 0 replicas, and it starts none"
 	case c.Type == autoscalingv2.ScalingActive && !isTrue && out.Problem == "":
-		out.Problem = fmt.Sprintf("it keeps %d replicas: %s", out.Current, cause)
+		out.Problem = fmt.Sprintf("it keeps %s: %s", words.Replicas(out.Current), cause)
 	case c.Type == autoscalingv2.AbleToScale && !isTrue:
 		out.Problem = "it cannot set replicas: " + cause
 	case c.Type == autoscalingv2.ScalingLimited && isTrue && c.Reason == "TooManyReplicas":
