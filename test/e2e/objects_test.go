@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -100,8 +101,8 @@ func TestHPAIsOnThePage(t *testing.T) {
 		return h.Target == name && strings.HasPrefix(h.Problem, "it keeps 1 replica: metric DCGM_FI_DEV_GPU_UTL is not known") &&
 			strings.Contains(h.Problem, "did you mean DCGM_FI_DEV_GPU_UTIL") && h.Metrics[0].Value == nil
 	})
-	hpa.Spec.Metrics[0].Object.Metric.Name = "DCGM_FI_DEV_GPU_UTIL"
-	stack.Must(t, rig.Client.Update(t.Context(), hpa))
+	right := client.RawPatch(types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/metrics/0/object/metric/name", "value": "DCGM_FI_DEV_GPU_UTIL"}]`))
+	stack.Must(t, rig.Client.Patch(t.Context(), hpa, right))
 	wants(func(h *view.HPA) bool {
 		return h.Problem == "" && h.Current == 1 && h.Max == 12 && h.Metrics[0].Value != nil && h.Metrics[0].Target == 60
 	})

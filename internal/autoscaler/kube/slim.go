@@ -142,6 +142,9 @@ func slimHPA(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.Horizontal
 		}
 		m, kept, now := &h.Spec.Metrics[i], &autoscalingv2.ExternalMetricSource{}, &autoscalingv2.ExternalMetricStatus{}
 		kind := autoscalingv2.PodsMetricSourceType // of custom metrics
+		if m.Type == autoscalingv2.ExternalMetricSourceType {
+			kind = m.Type // a slim object, which may be given again, has only that
+		}
 		switch {
 		case m.Pods != nil:
 			if kept.Metric.Name, kept.Target = m.Pods.Metric.Name, m.Pods.Target; s.Pods != nil {
@@ -152,7 +155,6 @@ func slimHPA(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.Horizontal
 				now.Current = s.Object.Current
 			}
 		case m.External != nil:
-			kind = autoscalingv2.ExternalMetricSourceType
 			if kept.Metric.Name, kept.Target = m.External.Metric.Name, m.External.Target; s.External != nil {
 				now.Current = s.External.Current
 			}

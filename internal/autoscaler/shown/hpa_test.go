@@ -48,6 +48,9 @@ func hpaOf(t *testing.T, change func(h *autoscalingv2.HorizontalPodAutoscaler)) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	if slim, err = kube.Slim(nil)(slim); err != nil { // informers do it twice
+		t.Fatal(err)
+	}
 	return slim.(*autoscalingv2.HorizontalPodAutoscaler)
 }
 
