@@ -393,7 +393,7 @@ func signalsCondition(r *pass) metav1.Condition {
 	case d.Serving == 0 && d.Idle.Down:
 		c.Reason, c.Message = reasonNotServing, "no replica serves: nobody used them (spec.idle)"
 	case d.Serving == 0:
-		c.Reason, c.Message = reasonNotServing, "no replica serves yet"
+		c.Reason, c.Message = reasonNotServing, "no replica serves yet, so the signals change nothing"
 	case r.early && r.podsProblem == "":
 		c.Reason, c.Message = reasonNotServing, "the first replica that serves has no value yet"
 	default:

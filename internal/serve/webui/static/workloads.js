@@ -181,8 +181,8 @@ function makeRow(r) {
   const open = button(r.key, { class: "link name", "aria-expanded": "false" }, () => toggle(r.key));
   const tr = el("tr", { class: "workload", "data-key": r.key },
     el("th", { scope: "row" }, open, el("small")), el("td", { "data-label": "state" }, el("b"), el("small")),
-    el("td", { class: "n", "data-label": "replicas" }, el("b"), el("small")), el("td", { class: "load", "data-label": "load" }, el("span"), el("div", { class: "meter" }, el("i"), el("u"))),
-    el("td", { class: "n", "data-label": "objective" }), el("td", { "data-label": "last change" }, el("span", { class: "move" }), el("small")));
+    el("td", { class: "n", "data-label": "replicas" }, el("b"), el("small")), el("td", { class: "load", "data-label": "signal and target" }, el("span"), el("div", { class: "meter" }, el("i"), el("u"))),
+    el("td", { class: "n", "data-label": "within limits" }), el("td", { "data-label": "last change" }, el("span", { class: "move" }), el("small")));
   tr.addEventListener("click", (e) => { if (!e.target.closest("a, button") && !String(getSelection())) toggle(r.key); });
   return tr;
 }
