@@ -113,6 +113,7 @@ func (p *program) makeController() error {
 	}
 	p.control = controller.New(controller.Config{
 		Version: version, Tick: p.cfg.interval, MaxAge: gpu.MaxAge(p.cfg.interval), Discovery: where,
+		CustomMetrics: p.cfg.apiServices, ExternalMetrics: p.cfg.external.enabled,
 	}, deps)
 	p.addTask(p.watch)
 	return nil

@@ -82,7 +82,7 @@ func TestAnObjectiveDecidesByTokens(t *testing.T) {
 	if math.Abs(f.Busy/busy-1) > 0.35 {
 		t.Errorf("the load keeps %.2f replicas busy, want about %.2f", f.Busy, busy)
 	}
-	for _, want := range []string{"requests: ", " busy replicas now", "To keep 99 %, a replica may be "} {
+	for _, want := range []string{"requests: ", " replicas now", "To keep 99 % of the requests within "} {
 		if got := d.Sentence(); !strings.Contains(got, want) {
 			t.Errorf("%q lacks %q", got, want)
 		}

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -41,7 +40,7 @@ const takeovers = 5
 func benchTakeover(ctx context.Context, _ config, out io.Writer) ([]Row, error) {
 	load := &stack.Load{}
 	s, err := stack.Start(ctx, stack.Config{Nodes: 4, Workloads: []simnode.Workload{{
-		Name: "chat", Model: sim.Workload{Capacity: stack.Capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At,
+		Name: "chat", Model: simnode.Model{Capacity: stack.Capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At,
 	}}})
 	if err != nil {
 		return nil, err

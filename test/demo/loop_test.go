@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/scale"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
+	"github.com/gpupilot/gpupilot/test/simnode"
 )
 
 // page is what a simulated server has counted so far.
@@ -33,7 +33,7 @@ type server struct {
 const rateWindow, outputs, prompts = 15 * time.Second, 100, 500
 
 // serve adds a server's part of a step of the load.
-func (s *server) serve(x sim.Load, of int) {
+func (s *server) serve(x simnode.Load, of int) {
 	l := latency()
 	first, token := l.At(x, capacity)
 	n := x.Served / float64(of)

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
+	"github.com/gpupilot/gpupilot/test/simnode"
 )
 
 // history makes samples one second apart: needs and replicas by second. All
@@ -140,7 +140,7 @@ func TestWorkingDay(t *testing.T) {
 	}
 	// It is full where the first request misses a limit.
 	l := latency()
-	if below, above := l.Missed(sim.Load{Utilization: s.full}, capacity), l.Missed(sim.Load{Utilization: s.full + 0.2}, capacity); below != 0 || above <= 0 || s.full < target {
+	if below, above := l.Missed(simnode.Load{Utilization: s.full}, capacity), l.Missed(simnode.Load{Utilization: s.full + 0.2}, capacity); below != 0 || above <= 0 || s.full < target {
 		t.Errorf("at %g %% %g miss, above %g", s.full, below, above)
 	}
 	if night, noon := s.need(chainBase), s.need(peakLoad); night != chainLeast-1 || noon != 6 {

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	gpuload "github.com/gpupilot/gpupilot/internal/loadgen/load"
 	"github.com/gpupilot/gpupilot/test/demo/load"
 	"github.com/gpupilot/gpupilot/test/simnode"
@@ -216,7 +215,7 @@ func workingDay(d time.Duration) load.Shape {
 // fullByLimits is the utilisation, in percent, from which a server misses a limit of the objective.
 func fullByLimits() float64 {
 	l, u := latency(), 0.0
-	for u < 100 && l.Missed(sim.Load{Utilization: u + 0.1}, capacity) == 0 {
+	for u < 100 && l.Missed(simnode.Load{Utilization: u + 0.1}, capacity) == 0 {
 		u += 0.1
 	}
 	return u
@@ -227,8 +226,8 @@ func latency() *simnode.Latency {
 	return &simnode.Latency{First: 300 * time.Millisecond, Token: 12 * time.Millisecond, FirstLimit: firstLimit, TokenLimit: tokenLimit}
 }
 
-func model() sim.Workload {
-	return sim.Workload{Capacity: capacity, Concurrency: 64, QueueLimit: queueLimit}
+func model() simnode.Model {
+	return simnode.Model{Capacity: capacity, Concurrency: 64, QueueLimit: queueLimit}
 }
 
 // need returns the number of replicas that the offered load needs.

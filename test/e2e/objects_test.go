@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +18,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
 
@@ -68,6 +71,41 @@ func TestHPAOnObjectMetrics(t *testing.T) {
 	f("objectaverage", objectHPA("objectaverage", "DCGM_FI_DEV_GPU_UTIL",
 		&metav1.LabelSelector{MatchLabels: map[string]string{"stat": "sum", "in_use": "allocated"}},
 		autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &sixty}))
+}
+
+// An HPA that reads our metrics is on the page: with its condition while it names a metric that does not exist, and with
+// the value and the target once the name is right.
+func TestHPAIsOnThePage(t *testing.T) {
+	const name = "hpapage"
+	sixty := resource.MustParse("60")
+	rig.Offer(name, 0.3)
+	rig.Deploy(t, name, 1, 0)
+	hpa := objectHPA(name, "DCGM_FI_DEV_GPU_UTL", nil, autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: &sixty})
+	stack.Must(t, rig.Client.Create(t.Context(), hpa))
+	t.Cleanup(func() { _ = rig.Client.Delete(context.Background(), hpa) })
+	wants := func(is func(h *view.HPA) bool) {
+		t.Helper()
+		stack.Eventually(t, func() error {
+			var v view.View
+			if err := page().Get(t.Context(), "api/v1/view", nil, &v); err != nil {
+				return err
+			}
+			i := slices.IndexFunc(v.HPAs, func(h view.HPA) bool { return h.Namespace == namespace && h.Name == name })
+			if i < 0 || !is(&v.HPAs[i]) {
+				return fmt.Errorf("the page shows %+v", v.HPAs)
+			}
+			return nil
+		})
+	}
+	wants(func(h *view.HPA) bool {
+		return h.Target == name && strings.HasPrefix(h.Problem, "it keeps 1 replica: metric DCGM_FI_DEV_GPU_UTL is not known") &&
+			strings.Contains(h.Problem, "did you mean DCGM_FI_DEV_GPU_UTIL") && h.Metrics[0].Value == nil
+	})
+	right := client.RawPatch(types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/metrics/0/object/metric/name", "value": "DCGM_FI_DEV_GPU_UTIL"}]`))
+	stack.Must(t, rig.Client.Patch(t.Context(), hpa, right))
+	wants(func(h *view.HPA) bool {
+		return h.Problem == "" && h.Current == 1 && h.Max == 12 && h.Metrics[0].Value != nil && h.Metrics[0].Target == 60
+	})
 }
 
 // objectValue is the one value of a path, in the metric's unit.

@@ -11,14 +11,16 @@ import (
 	"testing"
 	"time"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/terminal/doctor"
 	"github.com/gpupilot/gpupilot/internal/terminal/remote"
 	"github.com/gpupilot/gpupilot/internal/window/view"
@@ -46,7 +48,7 @@ func TestUnreadableSignalsSayWhy(t *testing.T) {
 			return nil
 		})
 		var text strings.Builder
-		explain.Write(&text, &a, time.Now())
+		remote.Write(&text, &a, time.Now())
 		places := map[string]string{"explain": text.String(), "doctor": doctorSays(t, name), "page": problemOf(t, name)}
 		for place, says := range places {
 			if !strings.Contains(says, want) {
@@ -57,6 +59,52 @@ func TestUnreadableSignalsSayWhy(t *testing.T) {
 	}
 	f("port", signal("vllm:num_requests_running", new(intstr.FromInt32(9))), "port 9, which no container declares, path /metrics, cannot be read: connect: connection refused; set port or path")
 	f("misspelt", signal("vllm:num_requests_runing", nil), "answers without vllm:num_requests_runing: did you mean vllm:num_requests_running?")
+}
+
+// What is broken in an object, or around it, is said with what becomes of the replicas and what to do: in the condition, explain
+// and the page.
+func TestBrokenObjectsSayWhatToDo(t *testing.T) {
+	f := func(name, want string, change func(*v1alpha1.GPUAutoscaler)) {
+		t.Helper()
+		rig.Deploy(t, name, 1, 0)
+		rig.Autoscale(t, name, change)
+		says := func() (out string) {
+			a := v1alpha1.GPUAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+			stack.Must(t, rig.Client.Get(t.Context(), client.ObjectKeyFromObject(&a), &a))
+			var text strings.Builder
+			remote.Write(&text, &a, time.Now())
+			if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady); c != nil && strings.Contains(c.Message, want) && strings.Contains(text.String(), want) {
+				return problemOf(t, name)
+			}
+			return text.String()
+		}
+		stack.Eventually(t, func() error {
+			if got := says(); !strings.Contains(got, want) {
+				return fmt.Errorf("%s says %q, want %q", name, got, want)
+			}
+			return nil
+		})
+	}
+	target := func(to v1alpha1.CrossVersionObjectReference) func(*v1alpha1.GPUAutoscaler) {
+		return func(a *v1alpha1.GPUAutoscaler) { a.Spec.ScaleTargetRef = to }
+	}
+	f("astray", `"nope" not found; nothing is scaled: create it, or correct spec.scaleTargetRef`, target(v1alpha1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "nope"}))
+	f("cluster", "kind Node of v1 is cluster-scoped", target(v1alpha1.CrossVersionObjectReference{APIVersion: "v1", Kind: "Node", Name: "n"}))
+	f("cron", `"fry" is not a number from 0 to 7; the replicas stay until the spec is valid`, func(a *v1alpha1.GPUAutoscaler) {
+		a.Spec.Schedules = []v1alpha1.Schedule{{Name: "day", Cron: "0 8 * * mon-fry", Duration: &metav1.Duration{Duration: time.Hour}, MinReplicas: new(int32(2))}}
+	})
+	hpa := objectHPA("rival", "DCGM_FI_DEV_GPU_UTIL", nil, autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: new(resource.MustParse("60"))})
+	rig.Create(t, hpa)
+	f("rival", "already scaled by HorizontalPodAutoscaler rival, so this object does not scale it: delete one of the two", nil)
+	binding := &rbacv1.ClusterRoleBinding{}
+	stack.Must(t, rig.Client.Get(t.Context(), client.ObjectKey{Name: "gpupilot-controller:scale"}, binding))
+	stack.Must(t, rig.Client.Delete(t.Context(), binding))
+	t.Cleanup(func() {
+		binding.ObjectMeta = metav1.ObjectMeta{Name: binding.Name}
+		stack.Must(t, rig.Client.Create(context.Background(), binding))
+	})
+	f("forbidden", "may not update deployments/scale.apps in the namespace llm: the binding of ClusterRole gpupilot-controller:scale is missing, or the role has changed; the replicas stay until you apply deploy/rbac/controller.yaml",
+		func(a *v1alpha1.GPUAutoscaler) { a.Spec.MinReplicas = new(int32(2)) })
 }
 
 // eventSays returns an error as long as no Event about a GPUAutoscaler says it.

@@ -6,8 +6,6 @@ import (
 	"math"
 	"strings"
 	"time"
-
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
 // Latency is how the latencies of a workload's servers follow its load: they grow as 1/(1−b), where b is 0 on an idle server
@@ -21,13 +19,13 @@ type Latency struct {
 const slowest, spread = 0.6, 0.2
 
 // At returns the mean latencies at a load, in seconds.
-func (l *Latency) At(x sim.Load, capacity float64) (first, token float64) {
+func (l *Latency) At(x Load, capacity float64) (first, token float64) {
 	times := 1 / (1 - slowest*x.Utilization/100)
 	return l.First.Seconds()*times + x.Waiting/capacity, l.Token.Seconds() * times
 }
 
 // Missed returns the share of the requests served at a load that take longer than a limit.
-func (l *Latency) Missed(x sim.Load, capacity float64) float64 {
+func (l *Latency) Missed(x Load, capacity float64) float64 {
 	first, token := l.At(x, capacity)
 	return 1 - min(within(first, l.FirstLimit.Seconds()), within(token, l.TokenLimit.Seconds()))
 }
@@ -50,7 +48,7 @@ type times struct {
 }
 
 // add adds requests that were served at a load.
-func (t *times) add(l *Latency, x sim.Load, capacity, served float64) {
+func (t *times) add(l *Latency, x Load, capacity, served float64) {
 	if l == nil {
 		return
 	}

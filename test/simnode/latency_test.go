@@ -7,16 +7,14 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
 func TestLatencyFollowsTheLoad(t *testing.T) {
 	l := &Latency{First: 300 * time.Millisecond, Token: 12 * time.Millisecond, FirstLimit: time.Second, TokenLimit: 25 * time.Millisecond}
-	w := newWorkload(Workload{Model: sim.Workload{Capacity: 10}, Latency: l})
+	w := newWorkload(Workload{Model: Model{Capacity: 10}, Latency: l})
 	f := func(utilization, waiting, first, token, missed float64) {
 		t.Helper()
-		x := sim.Load{Utilization: utilization, Waiting: waiting, Served: 100}
+		x := Load{Utilization: utilization, Waiting: waiting, Served: 100}
 		gotFirst, gotToken := l.At(x, 10)
 		got := w.missed(x)
 		if math.Abs(gotFirst-first) > 1e-9 || math.Abs(gotToken-token) > 1e-9 || math.Abs(got-missed) > 1e-6 {

@@ -9,13 +9,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 )
 
 func TestPowerOffTellsNobody(t *testing.T) {
 	r := start(t, Config{Nodes: 2, GPUs: 2, Workloads: []Workload{{
-		Name: "chat", Model: sim.Workload{Capacity: 10, Concurrency: 32}, Offered: func(time.Time) float64 { return 5 },
+		Name: "chat", Model: Model{Capacity: 10, Concurrency: 32}, Offered: func(time.Time) float64 { return 5 },
 	}}})
 	node := r.NodeNames()[0]
 	r.create(pod("a", node, 1, map[string]string{WorkloadAnnotation: "chat"}))

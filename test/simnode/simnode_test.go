@@ -284,7 +284,7 @@ func (r *rig) claimed(node string) (out []string) {
 
 func TestWorkloadDrivesGPUsAndMetrics(t *testing.T) {
 	r := start(t, Config{Nodes: 1, GPUs: 2, Workloads: []Workload{{
-		Name: "chat", Model: sim.Workload{Capacity: 10, Concurrency: 32}, Offered: func(time.Time) float64 { return 20 },
+		Name: "chat", Model: Model{Capacity: 10, Concurrency: 32}, Offered: func(time.Time) float64 { return 20 },
 	}}})
 	node := r.NodeNames()[0]
 	r.create(pod("a", node, 1, map[string]string{WorkloadAnnotation: "chat"}))

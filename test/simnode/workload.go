@@ -18,7 +18,7 @@ const stepEvery = 200 * time.Millisecond
 // Workload is a simulated service; see WorkloadAnnotation.
 type Workload struct {
 	Name  string
-	Model sim.Workload
+	Model Model
 	// Offered returns the offered load, in requests/s.
 	Offered func(now time.Time) float64
 	// MemoryMiB is the memory of a loaded replica on each of its GPUs; default
@@ -32,7 +32,7 @@ type Workload struct {
 type WorkloadStatus struct {
 	Time     time.Time
 	Offered  float64 // requests a second
-	Load     sim.Load
+	Load     Load
 	Serving  int     // pods that are Ready
 	Starting int     // pods on a node that are not Ready yet
 	Stopping int     // pods that are being deleted
@@ -128,7 +128,7 @@ func (n *Nodes) step(now time.Time) {
 }
 
 // missed returns the requests of a step that were served beyond a limit.
-func (w *workload) missed(l sim.Load) float64 {
+func (w *workload) missed(l Load) float64 {
 	if w.Latency == nil {
 		return 0
 	}

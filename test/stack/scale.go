@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/simnode"
 )
@@ -39,7 +38,7 @@ const (
 // Model is that of a workload. What it cannot serve at once it rejects: with a queue, the utilisation would be 100 % for
 // as long as new replicas work that off, and the peak of the replicas would depend on how long the machine takes for
 // each step. So n replicas never look as if more were needed than the load needs.
-func Model() sim.Workload { return sim.Workload{Capacity: Capacity, Concurrency: 16, QueueLimit: 1} }
+func Model() simnode.Model { return simnode.Model{Capacity: Capacity, Concurrency: 16, QueueLimit: 1} }
 
 // Offer sets a workload's load, as a multiple of what one replica serves. Pods of Deployments of its name serve it.
 func (s *Stack) Offer(name string, replicas float64) {

@@ -253,7 +253,7 @@ func limitOf(s *scale.Step) (reason, message string) {
 	case facts.Idle:
 		return v1alpha1.ReasonLimitedByIdle, "nobody uses the workload (spec.idle)"
 	case facts.Budget:
-		return reasonBudget, fmt.Sprintf("the budget is %d GPUs", f)
+		return reasonBudget, fmt.Sprintf("the budget is %d GPUs, and the load needs more: raise spec.budget.maxGPUs", f)
 	case facts.Disabled:
 		return reasons[bool(f)], "behavior does not allow scaling " + words.UpOrDown(bool(f))
 	case facts.Rate:
@@ -261,7 +261,7 @@ func limitOf(s *scale.Step) (reason, message string) {
 	case facts.Descent:
 		return reasonDownLimit, "the rate of scaling down is limited"
 	case facts.Max:
-		return reasonTooMany, fmt.Sprintf("maxReplicas is %d", f)
+		return reasonTooMany, fmt.Sprintf("maxReplicas is %d, and the load needs more: raise it if there are GPUs for it", f)
 	}
 	return "", ""
 }

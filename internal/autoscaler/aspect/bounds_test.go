@@ -129,9 +129,9 @@ func TestScalingConditions(t *testing.T) {
 	const active = "ScalingActive True ValidMetricFound: signals set the replicas"
 	step := func(r scale.Rule, f facts.Facts) []scale.Step { return []scale.Step{{Rule: r, Facts: f}} }
 	f(readable, nil, active, "ScalingLimited False DesiredWithinRange: no limit applies: the signals, or minReplicas, set the replicas")
-	f(silent, step(scale.RuleBounds, facts.Max(8)), "ScalingActive False NoFreshData: none", "ScalingLimited True TooManyReplicas: maxReplicas is 8")
+	f(silent, step(scale.RuleBounds, facts.Max(8)), "ScalingActive False NoFreshData: none", "ScalingLimited True TooManyReplicas: maxReplicas is 8, and the load needs more: raise it if there are GPUs for it")
 	f(readable, step(scale.RuleBounds, facts.Min(1)), active, "ScalingLimited False DesiredWithinRange: no limit applies: the signals, or minReplicas, set the replicas")
-	f(readable, step(scale.RuleBudget, facts.Budget(8)), active, "ScalingLimited True BudgetLimit: the budget is 8 GPUs")
+	f(readable, step(scale.RuleBudget, facts.Budget(8)), active, "ScalingLimited True BudgetLimit: the budget is 8 GPUs, and the load needs more: raise spec.budget.maxGPUs")
 	f(readable, step(scale.RuleRate, facts.Rate{}), active, "ScalingLimited True ScaleUpLimit: the rate of scaling up is limited")
 	f(readable, step(scale.RuleDescent, facts.Descent(0)), active, "ScalingLimited True ScaleDownLimit: the rate of scaling down is limited")
 	f(readable, step(scale.RuleDisabled, facts.Disabled(true)), active, "ScalingLimited True ScaleDownLimit: behavior does not allow scaling down")

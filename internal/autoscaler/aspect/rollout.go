@@ -41,13 +41,13 @@ func rolloutCondition(d *scale.Decision) metav1.Condition {
 	}
 	switch ro := d.Rollout; {
 	case ro.InProgress && d.Serving == 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods are being replaced by those of another version, and none serves: the replicas stay as they are"
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods are being replaced by those of another version, and none serves: the replicas stay as they are until one does"
 	case ro.InProgress && ro.Outdated == 0 && d.Starting == 0 && d.Serving >= d.Current:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods were replaced by those of another version, and not all of them have served for 1 min"
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods were replaced by those of another version, and not all of them have served for 1 min yet: until then surge pods count neither as load nor as capacity"
 	case ro.InProgress && ro.Outdated == 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods were replaced by those of another version, and not all of them serve yet"
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods were replaced by those of another version, and not all of them serve yet: no replica is removed while fewer serve than are needed"
 	case ro.InProgress:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods of more than one version run: surge pods count neither as load nor as capacity"
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReplacing, "pods of more than one version run: surge pods count neither as load nor as capacity, and no replica is removed while fewer serve than are needed"
 	}
 	return c
 }

@@ -58,6 +58,8 @@ type Config struct {
 	MaxAge  time.Duration // the age above which a reading does not count; scale.DefaultMaxAge
 
 	Discovery discovery.Config // which pods are scraped
+
+	CustomMetrics, ExternalMetrics bool // which metrics APIs are the controller's
 }
 
 // Pods finds pods in memory. The pods are shared and not to be changed.
@@ -326,7 +328,7 @@ func sameSpec(a, b client.Object) bool {
 }
 
 func (c *Controller) hpaChanged(h *autoscalingv2.HorizontalPodAutoscaler, gone bool) {
-	before, after := c.rivals.SetHPA(h, gone)
+	before, after := c.rivals.SetHPA(h, shown.HPA(h, c.cfg.CustomMetrics, c.cfg.ExternalMetrics), gone)
 	c.wakeAutoscalers(before)
 	c.wakeAutoscalers(after)
 }

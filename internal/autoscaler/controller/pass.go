@@ -92,15 +92,15 @@ func (w *workload) findObstacle(a *v1alpha1.GPUAutoscaler, t *target.Target, err
 	case a.DeletionTimestamp != nil:
 		return verdict{reasonDeleting, "the GPUAutoscaler is being deleted and no longer sets replicas"}
 	case w.invalid != nil:
-		return verdict{reasonInvalid, w.invalid.Error()}
+		return verdict{reasonInvalid, excerpt.Of(w.invalid.Error(), maxMessage-100) + "; the replicas stay until the spec is valid"}
 	case errors.Is(err, target.ErrNotFound):
-		return verdict{reasonNoTarget, err.Error()}
+		return verdict{reasonNoTarget, excerpt.Of(err.Error(), maxMessage-100) + "; nothing is scaled: create it, or correct spec.scaleTargetRef"}
 	case err != nil:
 		return verdict{reasonUnreadable, err.Error()}
 	}
 	if rival, ok := w.shared.rivals.Of(a, t.Key, w.actuator.hpa.Owned()...); ok {
 		return verdict{reasonOwned, t.String() + " is already scaled by " + rival.String() +
-			"; delete one of the two, or set actuation: Advise to get decisions without scaling"}
+			", so this object does not scale it: delete one of the two, or set actuation: Advise to get decisions without scaling"}
 	}
 	return verdict{}
 }

@@ -99,7 +99,7 @@ func TestToAndFromZero(t *testing.T) {
 	if c.Status != "False" || c.Reason != reasonNoFreshData {
 		t.Errorf("condition %+v", c)
 	}
-	contains(t, c.Message, "no fresh value of backlog: query backlog: connection refused")
+	contains(t, c.Message, "no fresh value of backlog, so the replicas stay as they are (missingData: Hold): query backlog: connection refused")
 	if e := r.events[len(r.events)-1]; e.Kind != "Warning" || e.Note != c.Message {
 		t.Errorf("the last event is %+v", e)
 	}
@@ -128,7 +128,7 @@ func TestFailingQueryAffectsOnlyItsSignal(t *testing.T) {
 	if c.Status != "True" {
 		t.Errorf("condition %+v", c)
 	}
-	contains(t, c.Message, "no fresh value of backlog: query backlog: it gives NaN")
+	contains(t, c.Message, "no fresh value of backlog, so no replica is removed: query backlog: it gives NaN")
 }
 
 func TestNoBackend(t *testing.T) {

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
 	"github.com/gpupilot/gpupilot/internal/scale"
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
 // health says once what is wrong with the signals of a workload, or prevents its decisions: in Events and in the log.
@@ -116,8 +118,8 @@ func (c *Controller) recordContradiction(target, note string) {
 	})
 }
 
-// fallbackSuffix says what happens while a signal has no value, if its spec does.
-func fallbackSuffix(p *plan, signal string) string {
+// untilRead says what happens while a signal has no value: by its fallback, else by missingData if none has one.
+func untilRead(p *plan, signal string, none bool) string {
 	if p == nil {
 		return ""
 	}
@@ -133,7 +135,15 @@ func fallbackSuffix(p *plan, signal string) string {
 			return fmt.Sprintf(" (fallback: %d replicas)", s.Fallback.Replicas)
 		}
 	}
-	return ""
+	switch after := words.Duration(cmp.Or(p.Policy.MissingAfter, scale.DefaultMissingAfter)); {
+	case !none:
+		return ", so no replica is removed"
+	case p.Policy.Missing == scale.MissingMax:
+		return ", so the replicas go to maxReplicas after " + after + " (missingData: Max)"
+	case p.Policy.Missing == scale.MissingFloor:
+		return fmt.Sprintf(", so at least %d replicas run after %s (missingData)", p.Policy.MissingFloor, after)
+	}
+	return ", so the replicas stay as they are (missingData: Hold)"
 }
 
 // recordInconsistency logs and records one Event about conflicting signals.

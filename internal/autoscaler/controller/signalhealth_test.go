@@ -47,7 +47,7 @@ func TestUnreadableSignalsAreReported(t *testing.T) {
 	warnings("blind, and does not lead", 10*time.Second, 0)
 	r.leading = true
 	warnings("leads", 11*time.Second, 1)
-	contains(t, r.events[len(r.events)-1].Note, "no serving replica has a fresh value of Utilization: agent/ns/agent-1 on node node-1 does not answer (connection refused)")
+	contains(t, r.events[len(r.events)-1].Note, "no serving replica has a fresh value of Utilization, so the replicas stay as they are (missingData: Hold): agent/ns/agent-1 on node node-1 does not answer (connection refused)")
 	warnings("still blind", 40*time.Second, 1)
 	r.states[0].Error = "timeout"
 	warnings("for another reason", 41*time.Second, 2)
@@ -75,7 +75,7 @@ func TestFrozenDevicesAreReported(t *testing.T) {
 	if len(r.events) == 0 {
 		t.Fatal("nothing is told")
 	}
-	const want = "no serving replica has a fresh value of Utilization: dcgm-exporter/ns/dcgm-1 on node node-1 answers with old values (1 GPUs)"
+	const want = "no serving replica has a fresh value of Utilization, so the replicas stay as they are (missingData: Hold): dcgm-exporter/ns/dcgm-1 on node node-1 answers with old values (1 GPUs)"
 	contains(t, r.events[len(r.events)-1].Note, want)
 	contains(t, signalsCondition(w.status.next).Message, want)
 	r.states[0].Frozen, r.failing.asOf = 0, time.Time{}
@@ -167,7 +167,7 @@ func TestUnreadPodsAreDescribed(t *testing.T) {
 		}
 	}
 	vllm := v1alpha1.Signal{Preset: v1alpha1.PresetVLLM}
-	const at = "no serving replica has a fresh value of vllm KV cache: pod web-1, port 8000 (http) of container vllm, which requests the GPUs, path /metrics, "
+	const at = "no serving replica has a fresh value of vllm KV cache, so the replicas stay as they are (missingData: Hold): pod web-1, port 8000 (http) of container vllm, which requests the GPUs, path /metrics, "
 	f(vllm, fails("scrape "+name+" (http://10.0.0.1:8000/metrics): the port speaks TLS: set scheme: HTTPS"), at+"cannot be read: the port speaks TLS: set scheme: HTTPS")
 	f(vllm, fails("scrape "+name+" (http://10.0.0.1:8000/metrics): answered 404 Not Found"), at+"cannot be read: answered 404 Not Found; set port or path in the signal if its metrics are elsewhere")
 	f(vllm, fails(""), at+"cannot be read: it has not answered yet")

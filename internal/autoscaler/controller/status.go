@@ -387,18 +387,18 @@ func signalsCondition(r *pass) metav1.Condition {
 	case c.Status == metav1.ConditionTrue && missing == "":
 		c.Reason, c.Message = reasonReadable, explain.AllReadable+reasonSuffix(r.noRequests)
 	case c.Status == metav1.ConditionTrue:
-		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+fallbackSuffix(r.plan, missing)+reasonSuffix(r.queryProblem)+reasonSuffix(r.podsProblem)+reasonSuffix(r.unread)
+		c.Reason, c.Message = reasonReadable, "no fresh value of "+excerpt.Of(missing, maxDetail)+untilRead(r.plan, missing, false)+reasonSuffix(r.queryProblem)+reasonSuffix(r.podsProblem)+reasonSuffix(r.unread)
 	case r.queryProblem != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoFreshData, "no fresh value of "+excerpt.Of(missing, maxDetail)+reasonSuffix(r.queryProblem)
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoFreshData, "no fresh value of "+excerpt.Of(missing, maxDetail)+untilRead(r.plan, missing, true)+reasonSuffix(r.queryProblem)
 	case d.Serving == 0 && d.Idle.Down:
 		c.Reason, c.Message = reasonNotServing, "no replica serves: nobody used them (spec.idle)"
 	case d.Serving == 0:
-		c.Reason, c.Message = reasonNotServing, "no replica serves yet"
+		c.Reason, c.Message = reasonNotServing, "no replica serves yet, so the signals change nothing"
 	case r.early && r.podsProblem == "":
 		c.Reason, c.Message = reasonNotServing, "the first replica that serves has no value yet"
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, reasonNoFreshData
-		c.Message = fmt.Sprintf("no serving replica has a fresh value of %s", excerpt.Of(missing, maxDetail)) + reasonSuffix(r.podsProblem) + reasonSuffix(r.unread)
+		c.Message = "no serving replica has a fresh value of " + excerpt.Of(missing, maxDetail) + untilRead(r.plan, missing, true) + reasonSuffix(r.podsProblem) + reasonSuffix(r.unread)
 	}
 	return c
 }

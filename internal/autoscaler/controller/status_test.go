@@ -152,7 +152,7 @@ func TestStatusReportsAMissingPort(t *testing.T) {
 	a.Spec.Signals[0].GPU, a.Spec.Signals[0].Pods = nil, &v1alpha1.PodsSignal{Metric: "queue"}
 	w.pass(r.now)
 	c := meta.FindStatusCondition(statusOf(w.status.next, &v1alpha1.GPUAutoscalerStatus{}).Conditions, v1alpha1.ConditionSignals)
-	contains(t, c.Message, "fresh value of queue: pod web-1 has 0 container ports; name the one")
+	contains(t, c.Message, "fresh value of queue, so the replicas stay as they are (missingData: Hold): pod web-1 has 0 container ports; name the one")
 }
 
 // A status is written at once when something was decided, soon when counts

@@ -30,7 +30,7 @@ func (c *Controller) View() view.View {
 		Time: now, MaxAge: c.cfg.MaxAge, Version: c.cfg.Version,
 		Leader: c.deps.Leading(), LeaderID: c.deps.Leader(),
 		Nodes: shown.Nodes(c.deps.Store, c.deps.Devices, c.deps.Pods, now, c.cfg.MaxAge), Targets: c.deps.States(),
-		Recent: c.recent.List(),
+		HPAs: c.rivals.HPAs(), Recent: c.recent.List(),
 	}
 	found, contradictions := c.discovered.Load(), c.audit.ByTarget()
 	for i := range v.Targets {

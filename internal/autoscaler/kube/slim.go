@@ -39,6 +39,8 @@ const (
 	maxGPUResources = 16                    // of a container
 	maxClaims       = 64                    // of a pod
 	maxRequests     = 64                    // of a template of resource claims, and alternatives of a request
+	maxMetrics      = 8                     // of a HorizontalPodAutoscaler, and its conditions
+	maxHPAMessage   = 768                   // bytes of a condition's message
 )
 
 // UnreadNote says what gpu.UnreadLabels means for the author of an object.
@@ -125,11 +127,53 @@ func slimSelector(s *metav1.LabelSelector) *metav1.LabelSelector {
 	return s
 }
 
-// slimHPA keeps the target of a HorizontalPodAutoscaler.
+// slimHPA keeps the target of a HorizontalPodAutoscaler. Of one that reads metrics APIs it also keeps the bounds, the status,
+// and the name, target and value of these metrics: as External, whatever their type is.
 func slimHPA(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.HorizontalPodAutoscaler {
 	slim := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: slimMeta(&h.ObjectMeta)}
+	spec, status := &slim.Spec, &slim.Status
 	if ref := h.Spec.ScaleTargetRef; max(len(ref.APIVersion), len(ref.Kind), len(ref.Name)) <= maxName {
-		slim.Spec.ScaleTargetRef = ref
+		spec.ScaleTargetRef = ref
+	}
+	for i := range atMost(h.Spec.Metrics, maxMetrics) {
+		var s autoscalingv2.MetricStatus
+		if i < len(h.Status.CurrentMetrics) {
+			s = h.Status.CurrentMetrics[i]
+		}
+		m, kept, now := &h.Spec.Metrics[i], &autoscalingv2.ExternalMetricSource{}, &autoscalingv2.ExternalMetricStatus{}
+		kind := autoscalingv2.PodsMetricSourceType // of custom metrics
+		if m.Type == autoscalingv2.ExternalMetricSourceType {
+			kind = m.Type // a slim object, which may be given again, has only that
+		}
+		switch {
+		case m.Pods != nil:
+			if kept.Metric.Name, kept.Target = m.Pods.Metric.Name, m.Pods.Target; s.Pods != nil {
+				now.Current = s.Pods.Current
+			}
+		case m.Object != nil:
+			if kept.Metric.Name, kept.Target = m.Object.Metric.Name, m.Object.Target; s.Object != nil {
+				now.Current = s.Object.Current
+			}
+		case m.External != nil:
+			if kept.Metric.Name, kept.Target = m.External.Metric.Name, m.External.Target; s.External != nil {
+				now.Current = s.External.Current
+			}
+		default:
+			continue
+		}
+		kept.Metric.Name, kept.Target.Type = excerpt.Of(kept.Metric.Name, maxName), ""
+		spec.Metrics = append(spec.Metrics, autoscalingv2.MetricSpec{Type: kind, External: kept})
+		status.CurrentMetrics = append(status.CurrentMetrics, autoscalingv2.MetricStatus{External: now})
+	}
+	if spec.Metrics == nil {
+		return slim
+	}
+	spec.MinReplicas, spec.MaxReplicas = h.Spec.MinReplicas, h.Spec.MaxReplicas
+	status.CurrentReplicas, status.DesiredReplicas = h.Status.CurrentReplicas, h.Status.DesiredReplicas
+	for _, c := range atMost(h.Status.Conditions, maxMetrics) {
+		status.Conditions = append(status.Conditions, autoscalingv2.HorizontalPodAutoscalerCondition{
+			Type: c.Type, Status: c.Status, Reason: excerpt.Of(c.Reason, maxPodReason), Message: excerpt.Of(c.Message, maxHPAMessage),
+		})
 	}
 	return slim
 }

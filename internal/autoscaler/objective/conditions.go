@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
 	"github.com/gpupilot/gpupilot/internal/base/excerpt"
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 	"github.com/gpupilot/gpupilot/internal/window/requests"
 )
 
@@ -76,13 +77,13 @@ func (r *Report) attainable() metav1.Condition {
 	case r.learned && r.Token > 0 && r.Token <= idle:
 		return is(metav1.ConditionFalse, reasonBelowIdle,
 			"no number of replicas keeps interTokenLatency %s: an idle replica already needs %s between tokens. With a limit of %s, a replica may be 50%% busy",
-			latency(r.Token), coarse(idle), coarse(2*idle))
+			words.Latency(r.Token), coarse(idle), coarse(2*idle))
 	case r.calm.ended >= calmRequests && r.calm.missed > allowed*r.calm.ended:
 		return is(metav1.ConditionFalse, reasonCalmMisses,
 			"%s of the requests miss %s even on replicas that are less than 19 %% busy, and the objective allows %s. More replicas do not help: raise the limits, or bound the prompts",
 			percentOf(r.calm.missed/r.calm.ended), r.limits(), percent(allowed))
 	case r.Plan.Target <= 0:
-		return is(metav1.ConditionUnknown, reasonLearning, "too little load is recorded to say how many replicas %s needs", percent(r.Objective))
+		return is(metav1.ConditionUnknown, reasonLearning, "too little load is recorded to say how many replicas %s of the requests within %s needs: wait for ten minutes of tokens", percent(r.Objective), r.limits())
 	case r.Plan.Short && r.Plan.Needs > 0:
 		return is(metav1.ConditionFalse, reasonRisesFaster,
 			"the load rises faster than replicas start (%s): with %s replicas on average, %s of the requests of the recorded load miss. To keep %s, it needs a reserve, %s replicas on average: set minReplicas, or an objective of %s",
@@ -94,10 +95,10 @@ func (r *Report) attainable() metav1.Condition {
 	case r.Token > 0 && r.Token < nearIdle*idle:
 		return is(metav1.ConditionTrue, reasonNearIdle,
 			"%s can be kept with %s replicas on average, but is expensive: without load a token already takes %[4]s of interTokenLatency %[3]s, so a replica may be only %[5]s busy. With a limit of %[6]s, up to %[7]s",
-			percent(r.Objective), number(r.Plan.Replicas), latency(r.Token), coarse(idle), percentOf(1-idle/r.Token), latency(2*r.Token), percentOf(1-idle/(2*r.Token)))
+			percent(r.Objective), number(r.Plan.Replicas), words.Latency(r.Token), coarse(idle), percentOf(1-idle/r.Token), words.Latency(2*r.Token), percentOf(1-idle/(2*r.Token)))
 	}
-	return is(metav1.ConditionTrue, reasonAttainable, "to keep %s, your recorded load needs %s replicas on average; %s would need %s, and %s %s",
-		percent(r.Objective), number(r.Plan.Replicas), percent(r.looser()), number(r.Plan.Looser), percent(r.stricter()), number(r.Plan.Stricter))
+	return is(metav1.ConditionTrue, reasonAttainable, "to keep %s of the requests within %s, your recorded load needs %s replicas on average; %s would need %s, and %s %s",
+		percent(r.Objective), r.limits(), number(r.Plan.Replicas), percent(r.looser()), number(r.Plan.Looser), percent(r.stricter()), number(r.Plan.Stricter))
 }
 
 // measuredHow judges whether the servers' histograms tell which requests miss.
@@ -121,19 +122,19 @@ func (r *Report) measuredHow() metav1.Condition {
 // between says which edges of a histogram are next to a limit.
 func between(field string, limit float64, b *requests.Bounds) string {
 	if b.Upper == 0 {
-		return fmt.Sprintf("%s %s is above %s, the last edge of the servers' histogram: requests over it are not counted. Set %[3]s, or the servers' buckets", field, latency(limit), latency(b.Lower))
+		return fmt.Sprintf("%s %s is above %s, the last edge of the servers' histogram: requests over it are not counted. Set %[3]s, or the servers' buckets", field, words.Latency(limit), words.Latency(b.Lower))
 	}
 	if b.Lower == 0 {
-		return fmt.Sprintf("%s %s is below %s, the first edge of the servers' histogram: misses count from %[3]s on. Set %[3]s, or the servers' buckets", field, latency(limit), latency(b.Upper))
+		return fmt.Sprintf("%s %s is below %s, the first edge of the servers' histogram: misses count from %[3]s on. Set %[3]s, or the servers' buckets", field, words.Latency(limit), words.Latency(b.Upper))
 	}
 	return fmt.Sprintf("%s %s lies between the edges %s and %s of the servers' histogram: misses count from %[4]s on, and the bounds are those of both edges. Set %[3]s or %[4]s, or the servers' buckets",
-		field, latency(limit), latency(b.Lower), latency(b.Upper))
+		field, words.Latency(limit), words.Latency(b.Lower), words.Latency(b.Upper))
 }
 
 // coarse writes a measured time with two digits.
 func coarse(seconds float64) string {
 	unit := math.Pow(10, math.Floor(math.Log10(seconds))-1)
-	return latency(math.Round(seconds/unit) * unit)
+	return words.Latency(math.Round(seconds/unit) * unit)
 }
 
 // percentOf writes a share with three digits at most.

@@ -93,17 +93,8 @@ func (r *Report) measured() time.Duration {
 	return min(max(0, r.at.Sub(r.Since)), r.Over)
 }
 
-// limits names the limits.
-func (r *Report) limits() string {
-	var list []string
-	if r.First > 0 {
-		list = append(list, "a first token within "+latency(r.First))
-	}
-	if r.Token > 0 {
-		list = append(list, latency(r.Token)+" between tokens")
-	}
-	return strings.Join(list, " and ")
-}
+// limits names the limits of the objective.
+func (r *Report) limits() string { return promise.Limits{Token: r.Token, FirstToken: r.First}.String() }
 
 func (r *Report) attained() string {
 	least, most := attainedLeast(r.Attained), attainedMost(r.AttainedMost)
@@ -159,11 +150,6 @@ func number(x float64) string {
 		return strconv.FormatFloat(math.Round(x*100)/100, 'f', -1, 64)
 	}
 	return strconv.FormatFloat(math.Round(x*10)/10, 'f', -1, 64)
-}
-
-// latency writes a limit, such as 50ms.
-func latency(seconds float64) string {
-	return time.Duration(math.Round(seconds * float64(time.Second))).Round(time.Microsecond).String()
 }
 
 // period writes a duration in days, hours or minutes.

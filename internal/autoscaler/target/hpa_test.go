@@ -284,7 +284,7 @@ func TestOwnHPAIsNoRival(t *testing.T) {
 	c, a := NewRivals(), ownerWeb()
 	h := &autoscalingv2.HorizontalPodAutoscaler{Spec: specOf(&web, "web", Range{1, 8})}
 	h.Namespace, h.Name, h.UID, h.OwnerReferences = "ns", "gpupilot-web", "h1", append(h.OwnerReferences, ownerOf(a))
-	c.SetHPA(h, false)
+	c.SetHPA(h, nil, false)
 	f := func(what string, want bool, own ...types.UID) {
 		t.Helper()
 		if r, ok := c.Of(a, web.Key, own...); ok != want {
@@ -295,13 +295,13 @@ func TestOwnHPAIsNoRival(t *testing.T) {
 	f("one that says so", true)
 	forged := h.DeepCopy()
 	forged.Name, forged.UID = "copy", "h2"
-	c.SetHPA(forged, false)
+	c.SetHPA(forged, nil, false)
 	f("a copy beside it", true, "h1")
-	c.SetHPA(forged, true)
+	c.SetHPA(forged, nil, true)
 	h.UID = "h3"
-	c.SetHPA(h, false)
+	c.SetHPA(h, nil, false)
 	f("made again by others", true, "h1")
-	if c.SetHPA(h, true); len(c.uids) != 0 {
+	if c.SetHPA(h, nil, true); len(c.uids) != 0 {
 		t.Errorf("%d UIDs are left", len(c.uids))
 	}
 }

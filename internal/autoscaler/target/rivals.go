@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
+	"github.com/gpupilot/gpupilot/internal/window/view"
 )
 
 // Rival is an object that sets the replicas of a target: of another autoscaler, or
@@ -76,6 +77,7 @@ type Rivals struct {
 	mu          sync.RWMutex
 	targets     map[Rival]Key       // of HorizontalPodAutoscalers and ScaledObjects
 	uids        map[Rival]types.UID // of HorizontalPodAutoscalers
+	hpas        map[Rival]view.HPA  // those that read the controller's metrics
 	others      map[Key]map[Rival]struct{}
 	ownTargets  map[Rival]Key                              // of our GPUAutoscalers
 	autoscalers map[Key]map[string]*v1alpha1.GPUAutoscaler // by name
@@ -84,7 +86,7 @@ type Rivals struct {
 // NewRivals returns an empty index.
 func NewRivals() *Rivals {
 	return &Rivals{
-		targets: map[Rival]Key{}, uids: map[Rival]types.UID{}, others: map[Key]map[Rival]struct{}{},
+		targets: map[Rival]Key{}, uids: map[Rival]types.UID{}, hpas: map[Rival]view.HPA{}, others: map[Key]map[Rival]struct{}{},
 		ownTargets: map[Rival]Key{}, autoscalers: map[Key]map[string]*v1alpha1.GPUAutoscaler{},
 	}
 }
@@ -97,15 +99,27 @@ func (x *Rivals) Set(r Rival, k Key, gone bool) (before Key) {
 	return x.set(r, k, gone)
 }
 
-// SetHPA is Set for a HorizontalPodAutoscaler.
-func (x *Rivals) SetHPA(h *autoscalingv2.HorizontalPodAutoscaler, gone bool) (before, after Key) {
+// SetHPA is Set for a HorizontalPodAutoscaler. shown is what HPAs returns of it; nil: nothing.
+func (x *Rivals) SetHPA(h *autoscalingv2.HorizontalPodAutoscaler, shown *view.HPA, gone bool) (before, after Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	r, after := OfHPA(h)
+	delete(x.hpas, r)
 	if x.uids[r] = h.UID; gone {
 		delete(x.uids, r)
+	} else if shown != nil {
+		x.hpas[r] = *shown
 	}
 	return x.set(r, after, gone), after
+}
+
+// HPAs returns what is shown of HorizontalPodAutoscalers: those with a problem first, then by name.
+func (x *Rivals) HPAs() []view.HPA {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(x.hpas), func(a, b view.HPA) int {
+		return cmp.Or(cmp.Compare(min(len(b.Problem), 1), min(len(a.Problem), 1)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 func (x *Rivals) set(r Rival, k Key, gone bool) (before Key) {

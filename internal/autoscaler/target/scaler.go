@@ -118,7 +118,7 @@ func (s *Scaler) Resolve(ctx context.Context, namespace string, ref v1alpha1.Cro
 	case meta.IsNoMatchError(err):
 		return t, fmt.Errorf("%w: kind %s does not exist in %s", ErrNotFound, ref.Kind, gv)
 	case err != nil:
-		return t, fmt.Errorf("read %s %s/%s: %w", ref.Kind, namespace, ref.Name, err)
+		return t, fmt.Errorf("read %s %s/%s: %w", ref.Kind, namespace, ref.Name, nameRight(err))
 	}
 	if !live {
 		s.applyOwnWrite(&t)
@@ -313,7 +313,7 @@ func (s *Scaler) Write(ctx context.Context, t *Target, replicas int32) error {
 		Spec:       autoscalingv1.ScaleSpec{Replicas: replicas},
 	})
 	if err != nil {
-		return fmt.Errorf("scale %s %s/%s to %d: %w", t.Kind, t.namespace, t.name, replicas, err)
+		return fmt.Errorf("scale %s %s/%s to %d: %w", t.Kind, t.namespace, t.name, replicas, nameRight(err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

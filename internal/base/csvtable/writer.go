@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package csvtable writes CSV for people, whose spreadsheets evaluate no cell of it.
 package csvtable
 
 import (

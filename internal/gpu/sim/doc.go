@@ -5,7 +5,4 @@
 // fields (power, temperatures, clocks, energy, memory, profiling ratios) follow
 // from it as on the real card. It is pure Go and needs neither a driver nor a
 // GPU.
-//
-// It also has the workload model of demos and tests, which computes utilisation
-// and queue from the offered requests and the serving replicas (see Workload).
 package sim

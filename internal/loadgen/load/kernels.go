@@ -288,12 +288,3 @@ func tensorKernel(m mma) kernel {
 		After: keep("f32", "d", rows*columns*m.d),
 	}
 }
-
-// allKernels are the kernels that this program contains, for the tests.
-func allKernels() []kernel {
-	all := []kernel{spinKernel(), probeKernel(), fp32Kernel(), fp64Kernel(), fp16Kernel(), dramKernel(), fillKernel(), vectorAddKernel()}
-	for _, m := range mmas {
-		all = append(all, tensorKernel(m))
-	}
-	return all
-}

@@ -331,3 +331,12 @@ func TestKernelsAssemble(t *testing.T) {
 		}
 	}
 }
+
+// allKernels are the kernels that the program contains.
+func allKernels() []kernel {
+	all := []kernel{spinKernel(), probeKernel(), fp32Kernel(), fp64Kernel(), fp16Kernel(), dramKernel(), fillKernel(), vectorAddKernel()}
+	for _, m := range mmas {
+		all = append(all, tensorKernel(m))
+	}
+	return all
+}

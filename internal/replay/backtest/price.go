@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/gpupilot/gpupilot/internal/base/csvtable"
+	"github.com/gpupilot/gpupilot/internal/replay/trace"
 )
 
 // Price is the price of one GPU.
@@ -22,7 +22,7 @@ type Prices []Price
 // ReadPrices reads a CSV with the columns gpu_name and usd_per_gpu_hour. The columns
 // provider and instance_type are optional. Errors give name, line and column.
 func ReadPrices(name string, r io.Reader) (out Prices, err error) {
-	in, err := csvtable.NewReader(name, r)
+	in, err := trace.NewTable(name, r)
 	if err != nil {
 		return nil, err
 	}

@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/gpu/price"
 	"github.com/gpupilot/gpupilot/internal/serve/webui/static"
+	"github.com/gpupilot/gpupilot/internal/terminal/remote"
 )
 
 var (
@@ -92,7 +92,7 @@ func explained(t *testing.T) string {
 		CurrentReplicas: d.last.Current, ServingReplicas: d.last.Serving, StartingReplicas: d.last.Starting, DesiredReplicas: &d.last.Replicas, LastDecision: last,
 	}
 	var out strings.Builder
-	explain.Write(&out, &a, d.last.Time.Add(time.Second))
+	remote.Write(&out, &a, d.last.Time.Add(time.Second))
 	text, _, _ := strings.Cut(out.String(), "what would change it")
 	return text
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-
-	"github.com/gpupilot/gpupilot/internal/base/csvtable"
 )
 
 // Count is the number of requests between one row of a recording and the next.
@@ -31,14 +29,14 @@ func OpenCounts(path, column string) ([]Count, error) {
 // requests. The CSV is plain or gzip, and may have other columns. There are at least two
 // rows. Errors name file, line and column.
 func ReadCounts(name string, r io.Reader, column string) (counts []Count, err error) {
-	err = readCSV(name, r, func(in *csvtable.Reader) error {
+	err = readCSV(name, r, func(in *Table) error {
 		counts, err = readCounts(name, in, cmp.Or(column, "requests"))
 		return err
 	})
 	return counts, err
 }
 
-func readCounts(name string, in *csvtable.Reader, column string) (out []Count, err error) {
+func readCounts(name string, in *Table, column string) (out []Count, err error) {
 	const most = 1e12
 	for _, c := range []string{"t_s", column} {
 		if !in.Has(c) {

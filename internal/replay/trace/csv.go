@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
-
-	"github.com/gpupilot/gpupilot/internal/base/csvtable"
 )
 
 // readCSV calls read with the rows of a CSV file, plain or gzip.
-func readCSV(name string, r io.Reader, read func(*csvtable.Reader) error) error {
+func readCSV(name string, r io.Reader, read func(*Table) error) error {
 	plain := bufio.NewReader(r)
 	if !isGzip(plain) {
 		return readText(name, plain, read)
@@ -30,12 +28,12 @@ func readCSV(name string, r io.Reader, read func(*csvtable.Reader) error) error 
 	return err
 }
 
-func readText(name string, plain *bufio.Reader, read func(*csvtable.Reader) error) error {
+func readText(name string, plain *bufio.Reader, read func(*Table) error) error {
 	// Peek's error is left to the next read, which returns it again.
 	if head, _ := plain.Peek(headLength); slices.ContainsFunc(head, isBinary) {
 		return fmt.Errorf("%s: the file is binary: want a CSV in UTF-8, plain or gzip", name)
 	}
-	in, err := csvtable.NewReader(name, plain)
+	in, err := NewTable(name, plain)
 	if err != nil {
 		return err
 	}

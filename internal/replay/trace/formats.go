@@ -5,8 +5,6 @@ package trace
 import (
 	"strconv"
 	"time"
-
-	"github.com/gpupilot/gpupilot/internal/base/csvtable"
 )
 
 const (
@@ -17,7 +15,7 @@ const (
 	maxTimestamp = 253402300799
 )
 
-func (t *Trace) readRequest(in *csvtable.Reader) error {
+func (t *Trace) readRequest(in *Table) error {
 	ms, err := in.Required("t_ms", maxTimestamp*1000)
 	if err != nil {
 		return err
@@ -35,7 +33,7 @@ func (t *Trace) readRequest(in *csvtable.Reader) error {
 }
 
 // readCount stores the count as the rate. finish divides it by the width of the row.
-func (t *Trace) readCount(in *csvtable.Reader) error {
+func (t *Trace) readCount(in *Table) error {
 	start, err := t.readLater(in)
 	if err != nil {
 		return err
@@ -65,7 +63,7 @@ func perRequest(sum, n float64) float64 {
 	return min(max(1, sum/n), maxTokens)
 }
 
-func (t *Trace) readCoarse(in *csvtable.Reader) error {
+func (t *Trace) readCoarse(in *Table) error {
 	start, err := t.readLater(in)
 	if err != nil {
 		return err
@@ -82,7 +80,7 @@ func (t *Trace) readCoarse(in *csvtable.Reader) error {
 
 // readWindow reads a window of a Gamma renewal process. The shape is 1/cv², where cv is
 // the coefficient of variation of the interarrival times.
-func (t *Trace) readWindow(in *csvtable.Reader) error {
+func (t *Trace) readWindow(in *Table) error {
 	start, err := t.readLater(in)
 	if err != nil {
 		return err
@@ -108,7 +106,7 @@ func (t *Trace) readWindow(in *csvtable.Reader) error {
 }
 
 // readTokens appends the window with its mean tokens.
-func (t *Trace) readTokens(in *csvtable.Reader, w window) (err error) {
+func (t *Trace) readTokens(in *Table, w window) (err error) {
 	if w.prompt, err = in.Number("prompt_tokens_mean", maxTokens, DefaultPrompt); err != nil {
 		return err
 	}
@@ -122,7 +120,7 @@ func (t *Trace) readTokens(in *csvtable.Reader, w window) (err error) {
 
 // readClient reads the window of one client. An empty rate means that the client sent
 // nothing.
-func (t *Trace) readClient(in *csvtable.Reader) error {
+func (t *Trace) readClient(in *Table) error {
 	start, err := readTime(in)
 	if err != nil {
 		return err
@@ -141,7 +139,7 @@ func (t *Trace) readClient(in *csvtable.Reader) error {
 const leastShape, mostShape = 1e-3, 1e9
 
 // readDistribution reads iat_dist and its shape p1. Both are required unless the rate is 0.
-func readDistribution(in *csvtable.Reader, rate float64) (d distribution, shape float64, err error) {
+func readDistribution(in *Table, rate float64) (d distribution, shape float64, err error) {
 	const known = "want Gamma, Weibull or Exponential"
 	switch name := in.Text("iat_dist"); name {
 	case "Exponential":
@@ -149,7 +147,7 @@ func readDistribution(in *csvtable.Reader, rate float64) (d distribution, shape 
 	case "Gamma", "Weibull":
 		shape, err = strconv.ParseFloat(in.Text("p1"), 64)
 		if rate > 0 && (err != nil || !(shape >= leastShape && shape <= mostShape)) {
-			return 0, 0, in.Errorf("p1", "%q is not a shape of %s: want %g to %g", csvtable.Excerpt(in.Text("p1")), name, leastShape, mostShape)
+			return 0, 0, in.Errorf("p1", "%q is not a shape of %s: want %g to %g", Excerpt(in.Text("p1")), name, leastShape, mostShape)
 		}
 		if name == "Gamma" {
 			return gammaDistribution, shape, nil
@@ -161,13 +159,13 @@ func readDistribution(in *csvtable.Reader, rate float64) (d distribution, shape 
 		}
 		return exponential, 0, nil
 	default:
-		return 0, 0, in.Errorf("iat_dist", "%q is not a known distribution: %s", csvtable.Excerpt(name), known)
+		return 0, 0, in.Errorf("iat_dist", "%q is not a known distribution: %s", Excerpt(name), known)
 	}
 }
 
 // readTime reads the cell of t_s: seconds since any moment, such as the Unix epoch, or a
 // timestamp. Only differences between rows matter.
-func readTime(in *csvtable.Reader) (float64, error) {
+func readTime(in *Table) (float64, error) {
 	cell := in.Text("t_s")
 	if x, err := strconv.ParseFloat(cell, 64); err == nil && x >= 0 && x <= maxTimestamp {
 		return x, nil
@@ -175,15 +173,15 @@ func readTime(in *csvtable.Reader) (float64, error) {
 	if at, err := time.Parse(time.RFC3339, cell); err == nil {
 		return float64(at.Unix()) + float64(at.Nanosecond())/1e9, nil
 	}
-	return 0, in.Errorf("t_s", "%q is not a time: want seconds since the first row or since 1970, or a timestamp such as 2026-01-02T15:04:05Z", csvtable.Excerpt(cell))
+	return 0, in.Errorf("t_s", "%q is not a time: want seconds since the first row or since 1970, or a timestamp such as 2026-01-02T15:04:05Z", Excerpt(cell))
 }
 
 // readLater reads t_s of a row that must be after the row before it.
-func (t *Trace) readLater(in *csvtable.Reader) (at float64, err error) {
+func (t *Trace) readLater(in *Table) (at float64, err error) {
 	if at, err = readTime(in); err != nil || len(t.windows) == 0 {
 		return at, err
 	}
-	cell := csvtable.Excerpt(in.Text("t_s"))
+	cell := Excerpt(in.Text("t_s"))
 	switch previous := t.windows[len(t.windows)-1].start; {
 	case at == previous:
 		return 0, in.Errorf("t_s", "%q is also the time of the row above: want one row per time, with the sum of all requests", cell)

@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/gpupilot/gpupilot/internal/base/csvtable"
 )
 
 // Trace is a recorded load: either single requests, or time windows that each have an
@@ -103,16 +101,16 @@ func Open(path string) (*Trace, error) {
 // Read reads a trace, plain or gzip, in the format that its header tells. Errors begin
 // with the name. Errors of a cell also give its line and column.
 func Read(name string, r io.Reader) (t *Trace, err error) {
-	err = readCSV(name, r, func(in *csvtable.Reader) error {
+	err = readCSV(name, r, func(in *Table) error {
 		t, err = readTable(name, in)
 		return err
 	})
 	return t, err
 }
 
-func readTable(name string, in *csvtable.Reader) (*Trace, error) {
+func readTable(name string, in *Table) (*Trace, error) {
 	out := &Trace{Name: name}
-	var readRow func(*csvtable.Reader) error
+	var readRow func(*Table) error
 	switch {
 	case in.Has("t_ms", "prompt_tokens", "output_tokens"):
 		out.Kind, readRow = Requests, out.readRequest

@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/gpupilot/gpupilot/internal/base/csvtable"
 )
 
 const (
@@ -117,7 +115,7 @@ func TestReadErrorsHavePositions(t *testing.T) {
 	} {
 		_, err := Read("x", strings.NewReader(in))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x") {
-			t.Errorf("%q: %v, want %q", csvtable.Excerpt(in), err, want)
+			t.Errorf("%q: %v, want %q", Excerpt(in), err, want)
 		}
 	}
 }

@@ -50,6 +50,7 @@ type Batch struct {
 // Plan is the demand of a signal with an objective: the higher of Highest and Reserve, ÷ BusyTarget.
 type Plan struct {
 	Objective  float64 // share of the requests, below 1
+	Limits     promise.Limits
 	Busy       float64 // replicas that the load keeps busy now
 	Highest    float64 // and at most within Window
 	Window     time.Duration
@@ -95,14 +96,14 @@ func (f *Demand) sentence(c Change) string {
 
 // equation says what the load needs, up to the result. demand is the number of replicas that it asks for.
 func (p *Plan) equation(demand float64) string {
-	out, most := fmt.Sprintf("%s busy replicas now", words.Quantity(p.Busy, "")), p.Busy
+	out, most := fmt.Sprintf("the load fills %s replicas now", words.Quantity(p.Busy, "")), p.Busy
 	if p.Highest > p.Busy {
 		out, most = out+fmt.Sprintf(", %s at the peak of the last %s", words.Quantity(p.Highest, ""), words.Minutes(p.Window)), p.Highest
 	}
 	if p.Reserve > p.Highest {
 		out, most = out+fmt.Sprintf(", %s with the reserve", words.Quantity(p.Reserve, "")), p.Reserve
 	}
-	out += fmt.Sprintf(". To keep %s, a replica may be %s busy: %s ÷ %s", words.Share(p.Objective), words.Percent(p.BusyTarget), words.Quantity(most, ""), words.Quantity(p.BusyTarget, ""))
+	out += fmt.Sprintf(". To keep %s of the requests within %s, a replica may be %s busy: %s ÷ %s", words.Share(p.Objective), p.Limits, words.Percent(p.BusyTarget), words.Quantity(most, ""), words.Quantity(p.BusyTarget, ""))
 	if most < 0.99*demand*p.BusyTarget { // the rise of the last minute asks for more
 		out += fmt.Sprintf(" = %s, or %s if it goes on rising", words.Quantity(most/p.BusyTarget, ""), words.Quantity(demand, ""))
 	}
@@ -152,7 +153,7 @@ func (f *Demand) result(after int32) string {
 	case after > Replicas(f.Demand) && after <= Replicas(f.Earlier):
 		why = asked + words.Quantity(f.Earlier, "") + " before some replicas ended"
 	case after != Replicas(f.Demand) && f.Fresh < f.Serving && !f.Total:
-		why = asked + fmt.Sprintf("%d without a value counted at target", f.Serving-f.Fresh)
+		why = asked + "and " + words.Replicas(int32(f.Serving-f.Fresh)) + " without a value, counted as loaded to the target"
 	case after != Replicas(f.Demand):
 		why = " = " + words.Quantity(f.Demand, "")
 	}

@@ -27,17 +27,17 @@ func TestDemandSentences(t *testing.T) {
 	f(5, "Utilization", Demand{Reading: Reading{Unit: "%", Value: 97, Serving: 2}, Target: 60, Fresh: 2, Demand: 3.23, Mean: 4.1, Averaged: true, Window: 30 * time.Second},
 		"Utilization: 2 serving × 97 % ÷ target 60 % = 3.23, 4.1 on average over 30 s: 5 replicas")
 	f(8, "Utilization", Demand{Reading: Reading{Unit: "%", Value: 5, Serving: 10}, Target: 60, Fresh: 3, Demand: 0.25, Mean: 0.25},
-		"Utilization: 3 of 10 serving × 5 % ÷ target 60 % = 0.25, 7 without a value counted at target: 8 replicas")
+		"Utilization: 3 of 10 serving × 5 % ÷ target 60 % = 0.25, and 7 replicas without a value, counted as loaded to the target: 8 replicas")
 	f(3, "sum(backlog)", Demand{Reading: Reading{Value: 12}, Target: 5, Total: true, Demand: 2.4, Mean: 2.4},
 		"sum(backlog): 12 ÷ target 5 per replica = 3 replicas")
 	f(5, "depth", Demand{Reading: Reading{Value: 12, Serving: 2}, Target: 5, Total: true, Whole: true, Demand: 4.8, Mean: 4.8},
 		"depth: 2 serving × 12 ÷ target 5 = 5 replicas")
 
-	planned := Demand{Plan: &Plan{Objective: 0.99, Busy: 1.2, Highest: 1.5, Window: 10 * time.Minute, BusyTarget: 0.3}, Demand: 5, Mean: 5}
-	f(5, "vllm requests", planned, "vllm requests: 1.2 busy replicas now, 1.5 at the peak of the last 10 min. To keep 99 %, a replica may be 30 % busy: 1.5 ÷ 0.3 = 5 replicas")
+	planned := Demand{Plan: &Plan{Objective: 0.99, Limits: promise.Limits{FirstToken: 2.5, Token: 0.025}, Busy: 1.2, Highest: 1.5, Window: 10 * time.Minute, BusyTarget: 0.3}, Demand: 5, Mean: 5}
+	f(5, "vllm requests", planned, "vllm requests: the load fills 1.2 replicas now, 1.5 at the peak of the last 10 min. To keep 99 % of the requests within 2.5s to the first token and 25ms between tokens, a replica may be 30 % busy: 1.5 ÷ 0.3 = 5 replicas")
 	planned.Plan.Missed = promise.Misses{Planned: 0.004, Starting: 0.0035, Server: 0.0001}
-	f(5, "vllm requests", planned, "vllm requests: 1.2 busy replicas now, 1.5 at the peak of the last 10 min. To keep 99 %, a replica may be 30 % busy: 1.5 ÷ 0.3 = 5 replicas; "+
-		"0.76 % of the requests of the last day missed a limit: 0.4 % as planned, 0.35 % while replicas started")
+	f(5, "vllm requests", planned, "vllm requests: the load fills 1.2 replicas now, 1.5 at the peak of the last 10 min. To keep 99 % of the requests within 2.5s to the first token and 25ms between tokens, a replica may be 30 % busy: 1.5 ÷ 0.3 = 5 replicas; "+
+		"0.76 % of the requests of the last day missed a limit: 0.4 % within what the objective allows, 0.35 % while replicas started")
 
 	batch := &Batch{Load: 1.4}
 	requests := Demand{Reading: Reading{Value: 22.1, Serving: 2}, Target: 8, Fresh: 2, Batch: batch, Demand: 2.8, Mean: 2.8}
@@ -64,6 +64,6 @@ func TestDemandSentences(t *testing.T) {
 	f(4, "vllm requests", Demand{Reading: Reading{Value: 8, Serving: 4}, Target: 8, Fresh: 4, Batch: &Batch{Load: 1}, Demand: 4, Mean: 4},
 		"vllm requests: 8 in flight per replica (target 8): 4 serving × 1 = 4 replicas; the arrival rate is not known")
 	planned.Plan.Missed, planned.Plan.Reserve, planned.Demand = promise.Misses{}, 1.8, 8
-	f(8, "vllm requests", planned, "vllm requests: 1.2 busy replicas now, 1.5 at the peak of the last 10 min, 1.8 with the reserve. "+
-		"To keep 99 %, a replica may be 30 % busy: 1.8 ÷ 0.3 = 6, or 8 if it goes on rising = 8 replicas")
+	f(8, "vllm requests", planned, "vllm requests: the load fills 1.2 replicas now, 1.5 at the peak of the last 10 min, 1.8 with the reserve. "+
+		"To keep 99 % of the requests within 2.5s to the first token and 25ms between tokens, a replica may be 30 % busy: 1.8 ÷ 0.3 = 6, or 8 if it goes on rising = 8 replicas")
 }

@@ -4,7 +4,10 @@ package promise
 
 import (
 	"math"
+	"strings"
 	"time"
+
+	"github.com/gpupilot/gpupilot/internal/scale/words"
 )
 
 // Reading is what a workload's replicas did together over some seconds. Rates are per
@@ -236,6 +239,18 @@ func (s *State) endStep(at time.Time, t Terms) {
 
 // Limits are those of a request's latency, in seconds; 0: none.
 type Limits struct{ Token, FirstToken float64 }
+
+// String names the limits that there are.
+func (l Limits) String() string {
+	var all []string
+	if l.FirstToken > 0 {
+		all = append(all, words.Latency(l.FirstToken)+" to the first token")
+	}
+	if l.Token > 0 {
+		all = append(all, words.Latency(l.Token)+" between tokens")
+	}
+	return strings.Join(all, " and ")
+}
 
 // Terms are what was promised.
 type Terms struct {

@@ -72,6 +72,11 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%d ms", d.Milliseconds())
 }
 
+// Latency writes a limit in seconds, such as 50ms.
+func Latency(seconds float64) string {
+	return time.Duration(math.Round(seconds * float64(time.Second))).Round(time.Microsecond).String()
+}
+
 // Replicas writes a number of replicas.
 func Replicas(n int32) string {
 	if n == 1 {

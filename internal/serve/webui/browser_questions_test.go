@@ -4,6 +4,7 @@ package webui
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -151,4 +152,47 @@ func TestBrowserFiveQuestions(t *testing.T) {
 		}
 		b.shoot(fmt.Sprintf("questions-%d-workload", nodes))
 	}
+}
+
+// HPAs that read our metrics are listed, those that fail first and among the problems, as far as the viewer may see them.
+func TestBrowserHPAs(t *testing.T) {
+	b := openBrowser(t)
+	src := newLive(func(v *view.View) {
+		metric := func(value *float64) []view.Signal {
+			return []view.Signal{{Name: "DCGM_FI_DEV_GPU_UTIL", Value: value, Target: 60}}
+		}
+		v.HPAs = []view.HPA{
+			{
+				Namespace: "llm", Name: "misspelt", Kind: "Deployment", Target: "rerank", Min: 1, Max: 4, Current: 3, Desired: 3, Metrics: []view.Signal{{Name: "DCGM_FI_DEV_GPU_UTL", Target: 60}},
+				Problem: "it keeps 3 replicas: metric DCGM_FI_DEV_GPU_UTL is not known: no profile has a GPU field of this name, no autoscaler reads a pod metric of this name, and no rule has it; did you mean DCGM_FI_DEV_GPU_UTIL? (FailedGetPodsMetric)",
+			},
+			{Namespace: "batch", Name: "full", Kind: "Deployment", Target: "embed", Min: 1, Max: 8, Current: 8, Desired: 8, Metrics: metric(percent(97)), Note: "at its maximum, maxReplicas: 8: its metrics ask for more"},
+			{Namespace: "llm", Name: "classic", Kind: "Deployment", Target: "classic", Min: 1, Max: 8, Current: 3, Desired: 4, Metrics: metric(percent(71.5))},
+		}
+	})
+	b.size(1280, 900, "light")
+	b.do(chromedp.Navigate(serve(t, src, &cluster{users: map[string][]string{"all": {"batch", "llm"}, "llm": {"llm"}}})))
+	login := func(token string) {
+		t.Helper()
+		b.do(chromedp.SetValue("#token", token), chromedp.Click("#login-form button"))
+	}
+	login("all")
+	b.wants(`[...document.querySelectorAll("#hpas th b")].map((e) => e.innerText).join() === "llm/misspelt,batch/full,llm/classic"`)
+	text := eval[string](b, `document.querySelector("#hpas-box").innerText + document.querySelector("#problem-list").innerText`)
+	for _, want := range []string{"3 HPAs, 1 with a problem", "Deployment rerank", "did you mean DCGM_FI_DEV_GPU_UTIL?", "3 → 4", "1 to 8", "DCGM_FI_DEV_GPU_UTIL 72, target 60", "DCGM_FI_DEV_GPU_UTL –, target 60", "llm/misspelt: HPA: it keeps 3 replicas"} {
+		if !strings.Contains(strings.ToLower(text), strings.ToLower(want)) {
+			t.Errorf("the page lacks %q:\n%s", want, text)
+		}
+	}
+	b.shoot("hpas-1280")
+	b.size(390, 844, "dark")
+	b.fits("HPAs")
+	b.shoot("hpas-390-dark")
+	src.set(func(v *view.View) { v.HPAs = v.HPAs[2:] }) // the stream removes what is gone
+	b.wants(`document.querySelectorAll("#hpas tr").length === 1 && !document.querySelector("#problem-list").innerText.includes("misspelt")`)
+	eval[bool](b, `document.querySelector("#logout").click() || true`)
+	src.set(func(v *view.View) { v.HPAs = append(v.HPAs, view.HPA{Namespace: "batch", Name: "secret"}) })
+	b.wants(`getComputedStyle(document.querySelector("#login")).display !== "none"`)
+	login("llm")
+	b.wants(`document.querySelector("#hpas").innerText.includes("llm/classic") && !document.querySelector("#hpas").innerText.includes("batch")`)
 }

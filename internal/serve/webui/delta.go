@@ -54,6 +54,7 @@ func keyedLists(v *view.View) map[string]keyedList {
 		"problems":  listOf(v.Problems, func(n *view.NodeSummary) string { return n.Name }),
 		"targets":   listOf(v.Targets, func(t *view.Target) string { return t.Name }),
 		"workloads": listOf(v.Workloads, func(w *view.Workload) string { return w.Namespace + "/" + w.Name }),
+		"hpas":      listOf(v.HPAs, func(h *view.HPA) string { return h.Namespace + "/" + h.Name }),
 		"recent": listOf(v.Recent, func(e *view.Event) string {
 			return e.Namespace + "/" + e.Name + " " + e.Decision.Time.Format(time.RFC3339Nano)
 		}),
@@ -172,7 +173,7 @@ func orderHash(keys []string) uint64 {
 // membersOf returns the members of a view that are no keyed lists.
 func membersOf(v *view.View) (map[string]json.RawMessage, error) {
 	rest := *v
-	rest.Nodes, rest.Problems, rest.Targets, rest.Workloads, rest.Recent = nil, nil, nil, nil, nil
+	rest.Nodes, rest.Problems, rest.Targets, rest.Workloads, rest.HPAs, rest.Recent = nil, nil, nil, nil, nil, nil
 	b, err := json.Marshal(&rest)
 	if err != nil {
 		return nil, fmt.Errorf("encode a view: %w", err)
@@ -181,7 +182,7 @@ func membersOf(v *view.View) (map[string]json.RawMessage, error) {
 	if err := json.Unmarshal(b, &out); err != nil {
 		return nil, fmt.Errorf("split a view: %w", err)
 	}
-	for _, name := range []string{"nodes", "problems", "targets", "workloads", "recent"} {
+	for _, name := range []string{"nodes", "problems", "targets", "workloads", "hpas", "recent"} {
 		delete(out, name)
 	}
 	return out, nil

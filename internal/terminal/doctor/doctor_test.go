@@ -42,6 +42,8 @@ type world struct {
 	single  map[string]object_   // by the whole path
 	denied  map[string]bool      // last parts of paths that the user may not read
 	mayNot  string               // a resource that the user may not create
+	lacks   string               // VERB GROUP/RESOURCE/PART NAMESPACE that the controller may not
+	asked   int                  // how many of the controller's rights were asked for
 	view    view.View
 	viewErr error
 	now     time.Time // of the doctor
@@ -155,14 +157,21 @@ func (w *world) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(out, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "%s is forbidden", "code": 403}`, last)
 	case last == "version":
 		answer(object_{"gitVersion": w.version})
-	case last == "selfsubjectaccessreviews":
+	case last == "selfsubjectaccessreviews", last == "subjectaccessreviews":
 		var review struct {
 			Spec struct {
-				ResourceAttributes struct{ Resource string } `json:"resourceAttributes"`
+				ResourceAttributes struct{ Verb, Group, Resource, Subresource, Namespace string } `json:"resourceAttributes"`
+				User               string
 			} `json:"spec"`
 		}
 		_ = json.NewDecoder(r.Body).Decode(&review)
-		answer(object_{"status": object_{"allowed": review.Spec.ResourceAttributes.Resource != w.mayNot}})
+		a := review.Spec.ResourceAttributes
+		may := a.Resource != w.mayNot
+		if review.Spec.User != "" {
+			w.asked++
+			may = fmt.Sprintf("%s %s/%s/%s %s", a.Verb, a.Group, a.Resource, a.Subresource, a.Namespace) != w.lacks && strings.HasPrefix(review.Spec.User, "system:serviceaccount:gpupilot-system:")
+		}
+		answer(object_{"status": object_{"allowed": may}})
 	case w.single[r.URL.Path] != nil:
 		answer(w.single[r.URL.Path])
 	default:
@@ -417,6 +426,10 @@ func breaks(t *testing.T) map[string][]func(*world) {
 		"GP505": one(func(w *world) {
 			w.single[service]["spec"].(object_)["caBundle"] = authority(t, noon.Add(6*24*time.Hour))
 		}),
+		"GP506": one(
+			func(w *world) { w.lacks = "update apps/deployments/scale llm" }, func(w *world) { w.lacks = "watch autoscaling/horizontalpodautoscalers/ " },
+			func(w *world) { w.lacks = "patch /pods/status " }, func(w *world) { w.lacks = "update coordination.k8s.io/leases/ gpupilot-system" },
+		),
 		"GP601": one(func(w *world) {
 			w.set("pods", w.lists["pods"][0]["status"], "status") // unchanged
 			w.lists["pods"][2]["status"] = object_{"phase": "Pending"}
@@ -538,6 +551,20 @@ func TestAdoptedIsHealthy(t *testing.T) {
 	})
 }
 
+// The rights that are asked for are those of the shipped roles, and the finding names what is missing and the role.
+func TestNeeds(t *testing.T) {
+	w := healthy(t)
+	w.lacks = "update apps/deployments/scale llm"
+	results, _ := w.examine(t, Selection{Only: []string{"GP506"}})
+	want := Finding{"ClusterRole gpupilot-controller:scale", "system:serviceaccount:gpupilot-system:gpupilot-controller may not update deployments/scale.apps in namespace llm: its binding is missing, or the role has changed"}
+	if len(results) != 1 || len(results[0].Findings) != 1 || results[0].Findings[0] != want {
+		t.Errorf("%+v, want %+v", results, want)
+	}
+	if w.asked < 40 {
+		t.Errorf("%d rights were asked for", w.asked)
+	}
+}
+
 // ended are the checks that cannot pass without a controller, beside those of a group.
 var ended = []string{
 	"GP202?", "GP203?", "GP206?", "GP301?", "GP302?", "GP303?", "GP304?", "GP305?", "GP307?", "GP308?",
@@ -547,7 +574,7 @@ var ended = []string{
 // A check that cannot run says so.
 func TestCouldNotCheck(t *testing.T) {
 	for list, want := range map[string]string{
-		"nodes": "GP201? GP204? GP408?", "pods": "GP201? GP205? GP306? GP501? GP504? GP602?", "horizontalpodautoscalers": "GP401? GP419?", "gpuexporters": "GP202? GP203? GP206? GP308?",
+		"nodes": "GP201? GP204? GP408?", "subjectaccessreviews": "GP506?", "pods": "GP201? GP205? GP306? GP501? GP504? GP506? GP602?", "horizontalpodautoscalers": "GP401? GP419?", "gpuexporters": "GP202? GP203? GP206? GP308?",
 		"clusterroles": "GP504?", "validatingadmissionpolicybindings": "GP503?", "poddisruptionbudgets": "GP413?", "gpupilot-controller": "GP603?",
 	} {
 		w := healthy(t)
@@ -569,12 +596,12 @@ func TestCouldNotCheck(t *testing.T) {
 	w = healthy(t)
 	w.lists["pods"] = w.lists["pods"][:2] // of agents
 	results, _ = w.examine(t, Selection{Only: []string{"trust", "capacity"}})
-	if got := strings.Join(failed(results), " "); got != "GP501?" {
+	if got := strings.Join(failed(results), " "); got != "GP501? GP506?" {
 		t.Errorf("a controller that is no pod: %s", got)
 	}
 	w.lists["pods"] = nil
 	results, _ = w.examine(t, Selection{Only: []string{"trust", "capacity"}})
-	if got := strings.Join(failed(results), " "); got != "GP501? GP602?" {
+	if got := strings.Join(failed(results), " "); got != "GP501? GP506? GP602?" {
 		t.Errorf("no pods: %s", got)
 	}
 }

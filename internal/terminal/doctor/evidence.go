@@ -38,6 +38,7 @@ func kind[T any](what string, of func(*Facts) *listed[T]) evidence {
 // Lists of the cluster.
 var (
 	rights      = kind("rights", func(f *Facts) *listed[right] { return &f.Rights })
+	needs       = kind("rights of the controller", func(f *Facts) *listed[right] { return &f.Needs })
 	nodes       = kind("nodes", func(f *Facts) *listed[node] { return &f.Nodes })
 	daemonSets  = kind("DaemonSets", func(f *Facts) *listed[workload] { return &f.DaemonSets })
 	autoscalers = kind("GPUAutoscalers", func(f *Facts) *listed[v1alpha1.GPUAutoscaler] { return &f.Autoscalers })

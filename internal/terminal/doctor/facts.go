@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,6 +68,8 @@ type Facts struct {
 	RoleBinding listed[clusterRoleBinding]
 	Leases      listed[lease]
 	Rights      listed[right]
+	Needs       listed[right] // of Account, which is the controller's; empty: the controller is no pod
+	Account     string
 	View        listed[view.View] // of the controller
 
 	schedules    map[int]policy.ScheduleProblems // by index of Autoscalers; nil: not looked at yet
@@ -193,6 +196,8 @@ type policyRule struct {
 	Verbs     []string `json:"verbs"`
 	APIGroups []string `json:"apiGroups"`
 	Resources []string `json:"resources"`
+
+	ResourceNames []string `json:"resourceNames"`
 }
 
 type clusterRole struct {
@@ -222,11 +227,12 @@ type lease struct {
 	} `json:"spec"`
 }
 
-// right is the right to create a kind of object, which an installation needs.
+// right is a right to objects of a kind: of the user to create what an installation has, or of the controller's account.
 type right struct {
-	group, resource, namespace string // without a namespace: in the whole cluster
-	allowed                    bool
-	reason                     string
+	verb, group, resource, namespace string // without a verb: create; without a namespace: in the whole cluster
+	name, role                       string // the only object; the role that gives it
+	allowed                          bool
+	reason                           string
 }
 
 // pageSize is the number of objects in an answer: all nodes of a large cluster are 100 MB.
@@ -323,6 +329,7 @@ func (w *Where) Gather(ctx context.Context, pre bool) *Facts {
 		f.View.Items = []view.View{v}
 	})
 	wait.Wait()
+	w.needs(ctx, f)
 	return f
 }
 
@@ -386,28 +393,32 @@ func (w *Where) rights(ctx context.Context, f *Facts) {
 		all[i].namespace = w.Namespace
 	}
 	for _, r := range append(all, createdInCluster...) {
-		if f.Rights.Err = w.ask(ctx, &r); f.Rights.Err != nil {
+		if f.Rights.Err = w.ask(ctx, &r, ""); f.Rights.Err != nil {
 			return
 		}
 		f.Rights.Items = append(f.Rights.Items, r)
 	}
 }
 
-// ask asks whether the user may create a kind of object.
-func (w *Where) ask(ctx context.Context, r *right) error {
-	attributes := map[string]any{"verb": "create", "group": r.group, "resource": r.resource, "namespace": r.namespace}
-	review := map[string]any{
-		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-		"spec": map[string]any{"resourceAttributes": attributes},
+// ask asks whether an account has a right; without one, whether the user has it.
+func (w *Where) ask(ctx context.Context, r *right, account string) error {
+	resource, part, _ := strings.Cut(r.resource, "/")
+	spec := map[string]any{"resourceAttributes": map[string]any{
+		"verb": cmp.Or(r.verb, "create"), "group": r.group, "resource": resource, "subresource": part, "namespace": r.namespace, "name": r.name,
+	}}
+	kind, whose := "SelfSubjectAccessReview", "your rights"
+	if account != "" {
+		kind, whose, spec["user"] = "SubjectAccessReview", "the rights of "+account, account
 	}
+	review := map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
 	var answer struct {
 		Status struct {
 			Allowed bool   `json:"allowed"`
 			Reason  string `json:"reason"`
 		} `json:"status"`
 	}
-	if err := w.API.Do(ctx, http.MethodPost, review, &answer, "apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"); err != nil {
-		return fmt.Errorf("cannot ask for your rights: %w", err)
+	if err := w.API.Do(ctx, http.MethodPost, review, &answer, "apis", "authorization.k8s.io", "v1", strings.ToLower(kind)+"s"); err != nil {
+		return fmt.Errorf("cannot ask for %s: %w", whose, err)
 	}
 	r.allowed, r.reason = answer.Status.Allowed, answer.Status.Reason
 	return nil

@@ -41,7 +41,7 @@ func TestPodsOfTheInstallation(t *testing.T) {
 	f("a tenant's dcgm-exporter hides no missing agent", []string{"GP201"}, withoutAgent, add(tenants, "dcgm-exporter", "n1", "llm"))
 	f("a tenant's dcgm-exporter is no second one", nil, add(tenants, "dcgm-exporter", "n1", "llm"))
 	f("a tenant's agent has any image", nil, add(strings.Replace(tenants, ":v1", ":v0", 1), "gpupilot-agent", "n1", "llm"))
-	f("a tenant's controller is not ours", append(slices.Clone(ended), "GP501?", "GP502?", "GP601", "GP603?"), func(w *world) {
+	f("a tenant's controller is not ours", append(slices.Clone(ended), "GP501?", "GP502?", "GP506?", "GP601", "GP603?"), func(w *world) {
 		w.viewErr = errEnded
 		w.lists["pods"][2]["metadata"].(object_)["namespace"] = "llm"
 	})

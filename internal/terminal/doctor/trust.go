@@ -35,6 +35,10 @@ var trustChecks = []Check{
 		Code: "GP505", Group: Trust, Level: Warning, Title: "certificates of the metrics APIs are valid for a week",
 		Fix: "see the log of the controller, or of the program that keeps its Secret, such as cert-manager: docs/access.md#certificates", at: []evidence{certified}, run: checkCertificates,
 	},
+	{
+		Code: "GP506", Group: Trust, Level: Error, Title: "the controller's account has the shipped rights",
+		Fix: "apply deploy/rbac/controller.yaml of this release, or upgrade the chart: docs/access.md#what-the-controller-may-write", at: []evidence{needs, someOwn}, run: checkNeeds,
+	},
 }
 
 // ours reports whether a metrics API is the controller's.

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/autoscaler/explain"
 	"github.com/gpupilot/gpupilot/internal/scale/policy"
 )
 
@@ -61,5 +60,5 @@ func (s *Autoscaler) Explain(out io.Writer, now time.Time) {
 	if s.BadState != nil {
 		fmt.Fprintf(out, "%s/%s has a status that cannot be read: %v\n", s.Object.Namespace, s.Object.Name, s.BadState)
 	}
-	explain.Write(out, s.Object, now)
+	Write(out, s.Object, now)
 }

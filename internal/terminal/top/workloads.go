@@ -107,7 +107,7 @@ func (f *Fleet) workloads(look *Look) Table {
 		{Key: "last_change_seconds", Head: "CHANGED", Right: true, Rank: 3},
 		{Key: "rule", Head: "RULE", Wide: true},
 		{Key: "held_by", Head: "HELD BY", Rest: true, Least: 10, Wide: true, Rank: 1},
-		{Key: "signal", Head: "SIGNAL ÷ TARGET", Least: 20, Wide: true},
+		{Key: "signal", Head: "SIGNAL AND TARGET", Least: 20, Wide: true},
 		{Key: "why", Head: "WHY", Rest: true, Least: 40},
 		{Key: "problem", Head: "PROBLEM", Wide: true, Rest: true},
 	}, Legend: "REPLICAS: serving + starting / desired / maximum"}

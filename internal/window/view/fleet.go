@@ -16,7 +16,7 @@ import (
 )
 
 // The limits of a view. They keep it below 300 kB for any fleet size and any length
-// of names: the bytes add up to 295 kB. The page requests the rest in pages.
+// of names: the bytes add up to 297 kB. The page requests the rest in pages.
 const (
 	maxWholeGPUs   = 400 // the largest fleet that is sent whole
 	maxPools       = 100
@@ -26,10 +26,12 @@ const (
 	bytesPools     = 25_000
 	bytesProblems  = 20_000
 	BytesTargets   = 25_000
-	bytesWorkloads = 60_000
+	bytesWorkloads = 50_000
+	bytesHPAs      = 12_000
 	bytesRecent    = 30_000
 	bytesNames     = 10_000 // of namespaces
 
+	maxHPAs         = 10  // of a namespace
 	maxModels       = 8   // of a pool
 	maxCells        = 128 // of a node
 	maxNodeProblems = 3
@@ -335,6 +337,10 @@ func (v *View) Bounded(nodes []NodeSummary, seesNodes bool) View {
 		short := withoutSteps(problemsFirst(v.Workloads))
 		out.Workloads, out.Omitted.Workloads = Fit(short, len(short), bytesWorkloads)
 	}
+	mine := map[string]int{} // by namespace: those with a problem come first, and the problems of one namespace displace no other
+	hpas := slices.DeleteFunc(slices.Clone(v.HPAs), func(h HPA) bool { mine[h.Namespace]++; return mine[h.Namespace] > maxHPAs })
+	out.HPAs, _ = Fit(hpas, len(hpas), bytesHPAs)
+	out.Omitted.HPAs = len(v.HPAs) - len(out.HPAs)
 	out.Recent, out.Omitted.Recent = Fit(v.Recent, len(v.Recent), bytesRecent)
 	if v.Namespaces != nil {
 		out.Namespaces, out.Omitted.Namespaces = Fit(v.Namespaces, maxNamespaces, bytesNames)

@@ -10,6 +10,9 @@ func (v *View) NamespacesSeen() []string {
 	for i := range v.Workloads {
 		found[v.Workloads[i].Namespace] = true
 	}
+	for i := range v.HPAs {
+		found[v.HPAs[i].Namespace] = true
+	}
 	for i := range v.Recent {
 		found[v.Recent[i].Namespace] = true
 	}
@@ -43,11 +46,16 @@ func (v *View) Only(namespaces []string) View {
 	}
 	out := View{
 		Time: v.Time, Version: v.Version, Leader: v.Leader, LeaderID: v.LeaderID, MaxAge: v.MaxAge,
-		Nodes: []Node{}, Targets: []Target{}, Workloads: []Workload{}, Recent: []Event{},
+		Nodes: []Node{}, Targets: []Target{}, Workloads: []Workload{}, HPAs: []HPA{}, Recent: []Event{},
 	}
 	for i := range v.Workloads {
 		if ours[v.Workloads[i].Namespace] {
 			out.Workloads = append(out.Workloads, v.Workloads[i])
+		}
+	}
+	for i := range v.HPAs {
+		if ours[v.HPAs[i].Namespace] {
+			out.HPAs = append(out.HPAs, v.HPAs[i])
 		}
 	}
 	for i := range v.Recent {

@@ -33,6 +33,7 @@ type View struct {
 	Nodes     []Node     `json:"nodes"`
 	Targets   []Target   `json:"targets"`   // the scrape targets, sorted by name; if not all are sent, those with a fault
 	Workloads []Workload `json:"workloads"` // one per GPUAutoscaler, sorted by namespace and name
+	HPAs      []HPA      `json:"hpas"`      // those that read the controller's metrics APIs, those with a problem first
 	Recent    []Event    `json:"recent"`    // the last decisions that changed replicas, or would have, newest first
 	Omitted   Omitted    `json:"omitted"`
 	// Refresh is the time after which there is a newer view, in ns.
@@ -52,6 +53,7 @@ type Omitted struct {
 	Nodes      int `json:"nodes,omitempty"`
 	Targets    int `json:"targets,omitempty"`
 	Workloads  int `json:"workloads,omitempty"`
+	HPAs       int `json:"hpas,omitempty"`
 	Recent     int `json:"recent,omitempty"`
 	Namespaces int `json:"namespaces,omitempty"`
 }
@@ -240,6 +242,21 @@ type Workload struct {
 	// Decision is the last decision; nil before the first. Package scale renders its
 	// sentences.
 	Decision *Decision `json:"decision,omitempty"`
+}
+
+// HPA is a HorizontalPodAutoscaler that reads metrics of the controller, as kube-controller-manager has written its status.
+type HPA struct {
+	Namespace string   `json:"namespace"`
+	Name      string   `json:"name"`
+	Kind      string   `json:"kind"`   // of the scale target
+	Target    string   `json:"target"` // the name of the scale target
+	Min       int32    `json:"min"`
+	Max       int32    `json:"max"`
+	Current   int32    `json:"current"`
+	Desired   int32    `json:"desired"`
+	Metrics   []Signal `json:"metrics"`           // Value is a mean per pod where the target is one
+	Problem   string   `json:"problem,omitempty"` // why it sets no replicas
+	Note      string   `json:"note,omitempty"`    // what limits it, if that is no problem
 }
 
 // Signal is a signal with its newest value.

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -55,7 +54,7 @@ func TestHPAOnAnAdapterRule(t *testing.T) {
 		Nodes: 2, HPASyncPeriod: time.Second,
 		ControllerArgs: []string{"--adapter-config", file, "--external-metrics"},
 		Workloads: []simnode.Workload{{
-			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
+			Name: name, Model: simnode.Model{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
 			Offered: load.At,
 		}},
 	})

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/scale/replica"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/simnode"
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 	stack.Main(m, stack.Config{
 		AgentTokens: true, AgentArgs: []string{"--kubernetes-enable-dra"}, // with an account, to read ResourceSlices
 		Nodes:     12,
-		Workloads: []simnode.Workload{{Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
+		Workloads: []simnode.Workload{{Name: name, Model: simnode.Model{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
 	}, func(s *stack.Stack) error {
 		rig = s
 		stop, err := leaderWorkerSets(context.Background(), s)

@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/internal/window/view"
 	"github.com/gpupilot/gpupilot/test/promtest"
 	"github.com/gpupilot/gpupilot/test/simnode"
@@ -43,7 +42,7 @@ func TestTheHistoryComesBack(t *testing.T) {
 	s := stack.New(t, stack.Config{
 		Nodes: 1, ControllerArgs: []string{"--history-dir", dir},
 		Workloads: []simnode.Workload{{
-			Name: name, Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
+			Name: name, Model: simnode.Model{Capacity: capacity, Concurrency: 16, QueueLimit: 60},
 			Offered: func(time.Time) float64 { return capacity / 2 },
 		}},
 	})

@@ -33,7 +33,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/cluster"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
@@ -148,7 +147,7 @@ func newRig(t *testing.T) *rig {
 		Nodes: 1, HPASyncPeriod: time.Second,
 		ControllerArgs: []string{"--prometheus-url", backend.URL, "--keda-address", "127.0.0.1:" + r.port, "--keda-client-ca-file", filepath.Join(r.certs, "ca.crt")},
 		Workloads: []simnode.Workload{{
-			Name: "gpu", Model: sim.Workload{Capacity: 10, Concurrency: 16, QueueLimit: 60},
+			Name: "gpu", Model: simnode.Model{Capacity: 10, Concurrency: 16, QueueLimit: 60},
 			Offered: r.load.At,
 		}},
 	})

@@ -25,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/agentrig"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
@@ -60,7 +59,7 @@ var (
 func TestMain(m *testing.M) {
 	stack.Main(m, stack.Config{
 		Nodes: 2, NoController: true, ControllerArgs: []string{"--prometheus-rules", "--window", "1m"},
-		Workloads: []simnode.Workload{{Name: "server", Model: sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
+		Workloads: []simnode.Workload{{Name: "server", Model: simnode.Model{Capacity: capacity, Concurrency: 16, QueueLimit: 60}, Offered: load.At}},
 	}, func(s *stack.Stack) error { rig = s; return nil })
 }
 

@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/gpupilot/gpupilot/api/v1alpha1"
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/promtest"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
@@ -53,7 +52,7 @@ var ofPlans = regexp.MustCompile(`gpupilot_slo_(missed_ratio|plan_replicas|neede
 func TestControllerQueries(t *testing.T) {
 	var load stack.Load
 	offer := func(replicas float64) { load.Set(replicas * capacity) }
-	model := sim.Workload{Capacity: capacity, Concurrency: 16, QueueLimit: 60}
+	model := simnode.Model{Capacity: capacity, Concurrency: 16, QueueLimit: 60}
 	s := stack.New(t, stack.Config{
 		Nodes: 2, ControllerArgs: []string{"--prometheus-url", "http://127.0.0.1:1"}, // no backend answers there
 		Workloads: []simnode.Workload{

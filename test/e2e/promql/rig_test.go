@@ -27,7 +27,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpupilot/gpupilot/internal/gpu/sim"
 	"github.com/gpupilot/gpupilot/test/simnode"
 	"github.com/gpupilot/gpupilot/test/stack"
 )
@@ -72,7 +71,7 @@ func TestMain(m *testing.M) {
 		ControllerArgs: []string{"--roles=scrape,api,decide", "--external-metrics", "--prometheus-url=" + proxy.URL, "--prometheus-http-config=" + credentials},
 	}
 	for name, l := range loads {
-		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: sim.Workload{Capacity: 100, Concurrency: 1, QueueLimit: 1}, Offered: l.At})
+		cfg.Workloads = append(cfg.Workloads, simnode.Workload{Name: name, Model: simnode.Model{Capacity: 100, Concurrency: 1, QueueLimit: 1}, Offered: l.At})
 	}
 	stack.Main(m, cfg, func(s *stack.Stack) error {
 		s.OnClose(func() { _ = os.RemoveAll(dir) })

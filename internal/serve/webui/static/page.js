@@ -90,7 +90,7 @@ setInterval(() => { if (!loggedIn && (problem || last)) noAnswer(problem); }, 10
 
 // taken takes a view in and draws it.
 function taken(v, extra) {
-  for (const list of ["nodes", "problems", "targets", "workloads", "recent"]) v[list] = v[list] || []; // Go writes null for an empty list
+  for (const list of ["nodes", "problems", "targets", "workloads", "hpas", "recent"]) v[list] = v[list] || []; // Go writes null for an empty list
   v.omitted = v.omitted || {};
   last = { v, at: performance.now(), extra };
   problem = "";
@@ -121,7 +121,7 @@ async function failed(err) {
 let noStreamUntil = 0; // when a stream is tried again, after one that brought nothing
 
 // The keys of a view's lists, as the server has them.
-const listKeys = { nodes: (x) => x.name, problems: (x) => x.name, targets: (x) => x.name, workloads: keyOf, recent: (e) => keyOf(e) + " " + e.decision.time };
+const listKeys = { nodes: (x) => x.name, problems: (x) => x.name, targets: (x) => x.name, workloads: keyOf, hpas: keyOf, recent: (e) => keyOf(e) + " " + e.decision.time };
 
 function byKey(list, key) {
   const out = new Map();

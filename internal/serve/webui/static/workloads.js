@@ -21,6 +21,7 @@ function problemsOf(v, shown) {
     }
     if (w.decision && decisionAge(w, shown) > shown.maxAge) out.push({ rank: 4, who: keyOf(w), to, text: "last decision " + age(decisionAge(w, shown)) + " ago" });
   }
+  for (const h of v.hpas) if (h.problem) out.push({ rank: 1, who: keyOf(h), to: hashOf("workloads"), text: "HPA: " + h.problem });
   for (const n of nodeProblems(v)) out.push({ rank: 0, who: n.name, others: extentText(n, shown), all: n.alike > 1 ? n.alike : 0, to: hashOf("fleet", { q: n.name }), text: n.problems.join("; ") });
   const pods = v.targets.filter((t) => t.kind === "pod" && !t.up && !t.starting).map((t) => ({ rank: 5, who: t.name, to: hashOf("fleet"), text: t.error || "no answer yet" }));
   return out.concat(pods).sort((a, b) => a.rank - b.rank);
@@ -180,8 +181,8 @@ function makeRow(r) {
   const open = button(r.key, { class: "link name", "aria-expanded": "false" }, () => toggle(r.key));
   const tr = el("tr", { class: "workload", "data-key": r.key },
     el("th", { scope: "row" }, open, el("small")), el("td", { "data-label": "state" }, el("b"), el("small")),
-    el("td", { class: "n", "data-label": "replicas" }, el("b"), el("small")), el("td", { class: "load", "data-label": "load" }, el("span"), el("div", { class: "meter" }, el("i"), el("u"))),
-    el("td", { class: "n", "data-label": "objective" }), el("td", { "data-label": "last change" }, el("span", { class: "move" }), el("small")));
+    el("td", { class: "n", "data-label": "replicas" }, el("b"), el("small")), el("td", { class: "load", "data-label": "signal and target" }, el("span"), el("div", { class: "meter" }, el("i"), el("u"))),
+    el("td", { class: "n", "data-label": "within limits" }), el("td", { "data-label": "last change" }, el("span", { class: "move" }), el("small")));
   tr.addEventListener("click", (e) => { if (!e.target.closest("a, button") && !String(getSelection())) toggle(r.key); });
   return tr;
 }
@@ -213,6 +214,33 @@ function drawRow(tr, r, shown) {
   setText(change.lastChild, e ? age(Math.max(0, (shown.now - Date.parse(e.decision.time)) / 1000)) + " ago" + (e.decision.rule ? ", " + e.decision.rule : "") : "");
 }
 
+// ---- HorizontalPodAutoscalers that read our metrics ----
+
+const hpaMetric = (m) => m.name + " " + signalValue(m) + ", target " + m.target;
+
+function makeHPA(h) {
+  return el("tr", { class: "hpa" }, el("th", { scope: "row" }, el("b", {}, keyOf(h)), el("small")), el("td", { "data-label": "state" }, el("b"), el("small")),
+    el("td", { class: "n", "data-label": "replicas" }, el("b"), el("small")), el("td", { class: "load", "data-label": "metric" }));
+}
+
+function drawHPA(tr, h) {
+  const [name, state, replicas, metric] = tr.children;
+  setText(name.lastChild, h.kind + " " + h.target);
+  setText(state.firstChild, h.problem ? "problem" : h.note ? "limited" : "ok");
+  setClass(state.firstChild, h.problem ? "bad" : h.note ? "note" : "dim");
+  setText(state.lastChild, h.problem || h.note || "");
+  setText(replicas.firstChild, h.desired === h.current ? String(h.current) : h.current + " → " + h.desired);
+  setText(replicas.lastChild, h.min + " to " + h.max);
+  setText(metric, h.metrics.map(hpaMetric).join("; "));
+}
+
+function drawHPAs(v) {
+  const cut = v.omitted.hpas || 0, bad = v.hpas.filter((h) => h.problem).length;
+  $("hpas-box").hidden = !v.hpas.length && !cut;
+  setText($("hpas-sum"), shownOf(v.hpas.length, v.hpas.length + cut, "HPA", "HPAs") + (bad ? ", " + bad + " with a problem" : ""));
+  keyed($("hpas"), v.hpas, keyOf, makeHPA, drawHPA);
+}
+
 // ---- what is open ----
 
 const opened = () => (route.view === "workloads" && route.p.get("open")) || "";
@@ -228,6 +256,7 @@ const shownOf = (n, total, one, many) => (n < total ? count(n) + " of " : "") + 
 function drawWorkloads(v, shown) {
   drawProblemList(v, shown);
   drawObjectives(v);
+  drawHPAs(v);
   const cut = v.omitted.workloads || 0, all = v.workloads.length + cut, q = route.p.get("q") || "";
   const searched = !cut || (extra && extra.q === q); // else only the workloads of the view are searched so far
   const rows = rowsOf(v, shown), few = rows.slice(0, mostRows);

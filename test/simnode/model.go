@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package simnode
 
 import (
 	"math"
 	"time"
 )
 
-// Workload models replicas that serve requests on one GPU each (or on several;
+// Model is that of replicas that serve requests on one GPU each (or on several;
 // then Capacity is the replica's). It is a fluid queue: requests beyond the
 // capacity of the serving replicas wait, and keep them at 100 % until the queue
 // is empty. More replicas therefore reduce the load. It is not safe for
 // concurrent use.
-type Workload struct {
+type Model struct {
 	// Capacity is the requests per second that one replica completes at 100 %
 	// utilisation. It must be positive.
 	Capacity float64
@@ -39,7 +39,7 @@ type Load struct {
 
 // Step advances to now, with offered requests per second since the last step,
 // spread over the serving replicas. The first step has no length.
-func (w *Workload) Step(now time.Time, offered float64, serving int) Load {
+func (w *Model) Step(now time.Time, offered float64, serving int) Load {
 	dt := 0.0
 	if !w.last.IsZero() {
 		dt = max(0, now.Sub(w.last).Seconds())
@@ -71,7 +71,7 @@ func (w *Workload) Step(now time.Time, offered float64, serving int) Load {
 
 // Need returns the replicas that the offered load (requests per second) needs
 // at a target utilisation (percent), at least 1.
-func (w *Workload) Need(offered, target float64) int {
+func (w *Model) Need(offered, target float64) int {
 	// A load that fills n replicas exactly needs n, despite rounding.
 	n := math.Ceil(offered/(w.Capacity*target/100) - 1e-9)
 	return int(max(1, n))

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package csvtable reads CSV files with a header line, one row at a time. Cells are read
-// by the name of their column. Errors name the file, the line, the column and the value.
-package csvtable
+package trace
 
 import (
 	"encoding/csv"
@@ -20,8 +18,9 @@ import (
 // maxRows is the highest number of rows: more than a year of seconds.
 const maxRows = 40_000_000
 
-// Reader reads the rows of a table.
-type Reader struct {
+// Table reads a CSV file with a header line, one row at a time. Cells are read by the name of their column. Errors name
+// the file, the line, the column and the value.
+type Table struct {
 	name   string
 	in     *csv.Reader
 	column map[string]int
@@ -29,9 +28,9 @@ type Reader struct {
 	rows   int
 }
 
-// NewReader reads the header. The name is used in errors.
-func NewReader(name string, in io.Reader) (*Reader, error) {
-	r := &Reader{name: name, in: csv.NewReader(in)}
+// NewTable reads the header. The name is used in errors.
+func NewTable(name string, in io.Reader) (*Table, error) {
+	r := &Table{name: name, in: csv.NewReader(in)}
 	r.in.ReuseRecord = true
 	header, err := r.in.Read()
 	if errors.Is(err, io.EOF) {
@@ -51,12 +50,12 @@ func NewReader(name string, in io.Reader) (*Reader, error) {
 }
 
 // Has reports whether the table has all of these columns.
-func (r *Reader) Has(columns ...string) bool {
+func (r *Table) Has(columns ...string) bool {
 	return !slices.ContainsFunc(columns, func(c string) bool { _, ok := r.column[c]; return !ok })
 }
 
 // Columns returns the names of the columns for an error, sorted and shortened.
-func (r *Reader) Columns() string {
+func (r *Table) Columns() string {
 	names := make([]string, 0, len(r.column))
 	for c := range r.column {
 		names = append(names, c)
@@ -66,7 +65,7 @@ func (r *Reader) Columns() string {
 }
 
 // Next reads the next row. It returns false after the last row.
-func (r *Reader) Next() (bool, error) {
+func (r *Table) Next() (bool, error) {
 	record, err := r.in.Read()
 	if errors.Is(err, io.EOF) {
 		return false, nil
@@ -83,7 +82,7 @@ func (r *Reader) Next() (bool, error) {
 
 // Text returns a cell of the current row without surrounding spaces; "" if the table does
 // not have the column.
-func (r *Reader) Text(column string) string {
+func (r *Table) Text(column string) string {
 	if i, ok := r.column[column]; ok {
 		return strings.Clone(strings.TrimSpace(r.record[i]))
 	}
@@ -92,7 +91,7 @@ func (r *Reader) Text(column string) string {
 
 // Number returns a cell from 0 to most. If the column is absent or the cell is empty, it
 // returns the default.
-func (r *Reader) Number(column string, most, byDefault float64) (float64, error) {
+func (r *Table) Number(column string, most, byDefault float64) (float64, error) {
 	i, ok := r.column[column]
 	if !ok {
 		return byDefault, nil
@@ -109,7 +108,7 @@ func (r *Reader) Number(column string, most, byDefault float64) (float64, error)
 }
 
 // Required returns a cell from 0 to most, which must not be empty.
-func (r *Reader) Required(column string, most float64) (float64, error) {
+func (r *Table) Required(column string, most float64) (float64, error) {
 	x, err := r.Number(column, most, math.NaN())
 	if err == nil && math.IsNaN(x) {
 		err = r.Errorf(column, "is empty")
@@ -119,7 +118,7 @@ func (r *Reader) Required(column string, most float64) (float64, error) {
 
 // Errorf returns an error about a cell of the current row: NAME:LINE:COLUMN: column "…": ….
 // The table must have the column.
-func (r *Reader) Errorf(column, format string, args ...any) error {
+func (r *Table) Errorf(column, format string, args ...any) error {
 	line, col := r.in.FieldPos(r.column[column])
 	return fmt.Errorf("%s:%d:%d: column %q: %s", r.name, line, col, column, fmt.Sprintf(format, args...))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package sim
+package simnode
 
 import (
 	"math"
@@ -8,8 +8,11 @@ import (
 	"time"
 )
 
+// t0 is when the tests begin.
+var t0 = time.Unix(1_700_000_000, 0)
+
 func TestNeed(t *testing.T) {
-	w := Workload{Capacity: 10}
+	w := Model{Capacity: 10}
 	f := func(offered, target float64, want int) {
 		t.Helper()
 		if got := w.Need(offered, target); got != want {
@@ -24,7 +27,7 @@ func TestNeed(t *testing.T) {
 }
 
 func TestMoreReplicasRelieveLoad(t *testing.T) {
-	w := Workload{Capacity: 10, Concurrency: 32}
+	w := Model{Capacity: 10, Concurrency: 32}
 	now := t0
 	run := func(seconds int, offered float64, serving int) Load {
 		var l Load
@@ -61,7 +64,7 @@ func TestMoreReplicasRelieveLoad(t *testing.T) {
 }
 
 func TestQueueLimit(t *testing.T) {
-	w := Workload{Capacity: 1, QueueLimit: 5}
+	w := Model{Capacity: 1, QueueLimit: 5}
 	w.Step(t0, 10, 1)
 	l := w.Step(t0.Add(time.Second), 10, 1)
 	if l.Queue != 5 || l.Rejected != 4 || l.Served != 1 {

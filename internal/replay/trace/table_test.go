@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package csvtable
+package trace
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestReader(t *testing.T) {
-	r, err := NewReader("f.csv", strings.NewReader("\ufefft_s, gpu\n1, a100 \n,x\n-2,y\n"))
+func TestTable(t *testing.T) {
+	r, err := NewTable("f.csv", strings.NewReader("\ufefft_s, gpu\n1, a100 \n,x\n-2,y\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
