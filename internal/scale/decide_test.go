@@ -366,11 +366,11 @@ func TestSentences(t *testing.T) {
 	p := utilPolicy()
 	p.Startup = 90 * time.Second
 	d, _ := Decide(p, with(seen(t0, 97, 97), t0, 3, Starting, 10*time.Second), State{}, t0)
-	want := "keep 5 until they serve: 2 serving at 97 % are saturated, 3 starting (ready in about 80 s)"
+	want := "keep 5 until those that start serve: 2 serving at 97 % are saturated, so the load may need more; 3 starting (ready in about 80 s)"
 	if !strings.Contains(d.Sentence(), want) {
 		t.Errorf("got  %q\nwant … %q", d.Sentence(), want)
 	}
-	for wait, want := range map[time.Duration]string{0: "keep 2: no signal has a value yet, ", 40 * time.Second: "keep 2: no signal has had a value for 40 s, "} {
+	for wait, want := range map[time.Duration]string{0: "keep 2: no signal has a value yet, ", 40 * time.Second: "keep 2: all signals have been missing for 40 s, "} {
 		if s := (&Step{Rule: RuleMissing, Before: 2, After: 2, Facts: facts.Missing{Wait: wait}}).Sentence(); !strings.HasPrefix(s, want) {
 			t.Errorf("%q, want %q", s, want)
 		}

@@ -55,7 +55,7 @@ func TestFormula(t *testing.T) {
 	f("infinity", value(math.Inf(1)), 12, 60, 3, 3, "keep 3: the result is not a finite number")
 	f("an error", func(_, _, _ float64) (float64, error) { return 0, errors.New("division by zero") }, 12, 60, 3, 3, "keep 3: division by zero")
 	f("a signal without a value", sum, math.NaN(), 90, 3, 3, "keep 3: the formula needs queue.replicas, which has no value")
-	f("no signal with a value", sum, math.NaN(), math.NaN(), 3, 3, "no signal has had a value")
+	f("no signal with a value", sum, math.NaN(), math.NaN(), 3, 3, "all signals have been missing")
 }
 
 // Zero replicas have no utilisation, and leave zero all the same.

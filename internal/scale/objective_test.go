@@ -102,7 +102,7 @@ func TestAnObjectiveDecidesByTokens(t *testing.T) {
 func TestANewWorkloadIsMeasuredFirst(t *testing.T) {
 	long := func(int) (float64, float64, float64) { return 2, 100, 1000 } // 0.6 of a replica, more than 8 in flight
 	d, s := pursue(objectivePolicy(0.99), State{}, 1, 0, 4, long)
-	if d.Replicas != 1 || d.Rule != RuleSettling || !strings.Contains(d.Sentence(), "keep 1: requests needs a few seconds to measure the cost of a token") {
+	if d.Replicas != 1 || d.Rule != RuleSettling || !strings.Contains(d.Sentence(), "keep 1: requests measures for a few seconds how much of a replica a token uses") {
 		t.Errorf("%d replicas: %s", d.Replicas, d.Sentence())
 	}
 	d, _ = pursue(objectivePolicy(0.99), s, 1, 4, 4, long)

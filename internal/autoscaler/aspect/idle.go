@@ -170,7 +170,7 @@ func (r *idleReport) condition() metav1.Condition {
 			replicas(p.To), policy.Clock(r.at()))
 	case u.Blind:
 		c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonIdleUnknown
-		c.Message = fmt.Sprintf("pod %s has no value of its GPUs or of its requests, so it does not count as idle", u.Without)
+		c.Message = fmt.Sprintf("pod %s has no value of its GPUs or of its requests, so the workload does not count as idle", u.Without)
 	default:
 		c.Message = fmt.Sprintf("it is in use, or was in the last %s", length(p.After))
 	}

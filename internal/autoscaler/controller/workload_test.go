@@ -43,7 +43,7 @@ func TestPassScales(t *testing.T) {
 	if want := []string{"Normal Demand"}; !slices.Equal(r.eventReasons(), want) {
 		t.Fatalf("events %v, want %v", r.eventReasons(), want)
 	}
-	contains(t, r.events[0].Note, "from 1 to 2: Utilization: 1 serving × 90 % ÷ target 60 % = 2 replicas")
+	contains(t, r.events[0].Note, "from 1 to 2: Utilization: 1 serving × 90 % ÷ target 60 % = 1.5, so 2 replicas")
 	v := r.View()
 	if len(v.Workloads) != 1 || v.Workloads[0].Decision == nil || v.Workloads[0].Decision.Replicas != 2 || !v.Workloads[0].Ready {
 		t.Errorf("the page shows %+v", v.Workloads)

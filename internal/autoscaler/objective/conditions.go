@@ -97,7 +97,7 @@ func (r *Report) attainable() metav1.Condition {
 			"%s can be kept with %s replicas on average, but is expensive: without load a token already takes %[4]s of interTokenLatency %[3]s, so a replica may be only %[5]s busy. With a limit of %[6]s, up to %[7]s",
 			percent(r.Objective), number(r.Plan.Replicas), words.Latency(r.Token), coarse(idle), percentOf(1-idle/r.Token), words.Latency(2*r.Token), percentOf(1-idle/(2*r.Token)))
 	}
-	return is(metav1.ConditionTrue, reasonAttainable, "to keep %s of the requests within %s, your recorded load needs %s replicas on average; %s would need %s, and %s %s",
+	return is(metav1.ConditionTrue, reasonAttainable, "to keep %s of the requests within %s, your recorded load needs %s replicas on average; %s would need %s, and %s would need %s",
 		percent(r.Objective), r.limits(), number(r.Plan.Replicas), percent(r.looser()), number(r.Plan.Looser), percent(r.stricter()), number(r.Plan.Stricter))
 }
 

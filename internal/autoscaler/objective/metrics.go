@@ -27,7 +27,7 @@ func NewMetrics() Metrics {
 		attained:  desc("attained_ratio", "Share of the requests within the slo's time that kept the limits: at least and at most (bound); absent without requests.", "bound"),
 		left:      desc("error_budget_left_ratio", "Share of the slo's allowed misses that is left: at least and at most (bound). Negative: more were missed. Absent without requests.", "bound"),
 		burn:      desc("burn_rate", "How fast the misses of a window use the error budget: at 1 it lasts for the slo's time. Absent without requests in the window.", "window"),
-		causes:    desc("missed_ratio", "Share of the requests of the last day that missed a limit, by cause: within what the objective allows (plan), while replicas started (startup), at maxReplicas or the budget (bounds), more than usual at the load (servers). Absent before the first plan.", "cause"),
+		causes:    desc("missed_ratio", "Share of the requests of the last day that missed a limit, by cause: expected at the planned load (plan), while replicas started (startup), at maxReplicas or the budget (bounds), more than usual at the load (servers). Absent before the first plan.", "cause"),
 		plan:      desc("plan_replicas", "Mean replicas that an objective takes by the recorded load: of the slo, with twice (looser) and with half (stricter) of the allowed misses.", "objective"),
 		needed:    desc("needed_replicas", "Mean replicas that keep the objective where the plan does not, because the load rises faster than replicas start; absent if it does, or if nothing would."),
 	}

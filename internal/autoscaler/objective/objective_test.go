@@ -104,8 +104,8 @@ func TestStatusOfAnObjective(t *testing.T) {
 	}
 	want := "99.00% of 12000 requests kept 1s to the first token and 25ms between tokens in 59m; objective 98% over 28d; " +
 		"50% of the error budget is left; burn rate 0.5 (5m), 0.5 (30m), 0.5 (1h), 0.5 (6h), 0.5 (3d); " +
-		"1.2 % of the requests of the last day missed a limit: 0.8 % within what the objective allows, 0.3 % while replicas started, 0.1 % more than usual at the load; " +
-		"the plan allows 0.70% missed, by what is left of the budget; your recorded load needs 3.25 replicas on average, 96% would need 2.9, and 99% 4"
+		"1.2 % of the requests of the last day missed a limit: 0.8 % expected at the planned load, 0.3 % while replicas started, 0.1 % more than usual at the load; " +
+		"with what is left of the budget, plans may miss 0.70%; on average your recorded load needs 3.25 replicas, 2.9 for 96% and 4 for 99%"
 	if x.Message != want {
 		t.Errorf("%s\nwant %s", x.Message, want)
 	}
@@ -181,7 +181,7 @@ func TestConditions(t *testing.T) {
 		}
 	}
 	const attainable, measured = v1alpha1.ConditionAttainable, v1alpha1.ConditionMeasured
-	f(func(*Report) {}, attainable, metav1.ConditionTrue, reasonAttainable, "to keep 99% of the requests within 1s to the first token and 25ms between tokens, your recorded load needs 3.2 replicas", "98% would need 2.9", "99.5% 3.8")
+	f(func(*Report) {}, attainable, metav1.ConditionTrue, reasonAttainable, "to keep 99% of the requests within 1s to the first token and 25ms between tokens, your recorded load needs 3.2 replicas", "98% would need 2.9", "99.5% would need 3.8")
 	f(func(*Report) {}, measured, metav1.ConditionTrue, reasonMeasured)
 	f(func(r *Report) { r.Plan = promise.Plan{} }, attainable, metav1.ConditionUnknown, reasonLearning)
 	f(func(r *Report) { r.Token = 0.008 }, attainable, metav1.ConditionFalse, reasonBelowIdle, "8ms", "8.5ms", "17ms")

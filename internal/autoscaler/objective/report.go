@@ -82,8 +82,8 @@ func (r *Report) Sentence() string {
 		parts = append(parts, why)
 	}
 	if r.Plan.Target > 0 {
-		parts = append(parts, fmt.Sprintf("the plan allows %s missed, by what is left of the budget; your recorded load needs %s replicas on average, %s would need %s, and %s %s",
-			hundredths(math.Round(1e4*r.aim)), number(r.Plan.Replicas), percent(r.looser()), number(r.Plan.Looser), percent(r.stricter()), number(r.Plan.Stricter)))
+		parts = append(parts, fmt.Sprintf("with what is left of the budget, plans may miss %s; on average your recorded load needs %s replicas, %s for %s and %s for %s",
+			hundredths(math.Round(1e4*r.aim)), number(r.Plan.Replicas), number(r.Plan.Looser), percent(r.looser()), number(r.Plan.Stricter), percent(r.stricter())))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -156,6 +156,8 @@ func (f *Demand) result(after int32) string {
 		why = asked + "and " + words.Replicas(int32(f.Serving-f.Fresh)) + " without a value, counted as loaded to the target"
 	case after != Replicas(f.Demand):
 		why = " = " + words.Quantity(f.Demand, "")
+	case words.Quantity(f.Demand, "") != words.Quantity(float64(after), ""):
+		return fmt.Sprintf(" = %s, so %s", words.Quantity(f.Demand, ""), words.Replicas(after))
 	}
 	if why != "" {
 		return fmt.Sprintf("%s: %s", why, words.Replicas(after))

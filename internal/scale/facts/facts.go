@@ -80,7 +80,7 @@ func (f NotServing) sentence(c Change) string {
 }
 
 func (f Starting) sentence(c Change) string {
-	return fmt.Sprintf("keep %s until they serve: %s", c.instead(), f.Pending)
+	return fmt.Sprintf("keep %s until those that start serve: %s", c.instead(), f.Pending)
 }
 
 func (f Replaced) sentence(c Change) string {
@@ -135,7 +135,7 @@ type (
 )
 
 func (f Tolerance) sentence(c Change) string {
-	return fmt.Sprintf("%s is within %s of its target: no change from %d", c.Signal, words.Percent(float64(f)), c.After)
+	return fmt.Sprintf("%s is within %s of %s: no change", c.Signal, words.Percent(float64(f)), words.Replicas(c.After))
 }
 
 func (f Forecast) sentence(c Change) string {
@@ -147,7 +147,7 @@ func (f Saturated) sentence(c Change) string {
 }
 
 func (f Awaited) sentence(c Change) string {
-	return fmt.Sprintf("keep %d until they serve: %s, %s", c.After, f.Reading, f.Pending)
+	return fmt.Sprintf("keep %d until those that start serve: %s, so the load may need more; %s", c.After, f.Reading, f.Pending)
 }
 
 func (f Reduced) sentence(c Change) string {
@@ -155,11 +155,11 @@ func (f Reduced) sentence(c Change) string {
 }
 
 func (Measuring) sentence(c Change) string {
-	return fmt.Sprintf("keep %d: %s needs a few seconds to measure the cost of a token", c.After, c.Signal)
+	return fmt.Sprintf("keep %d: %s measures for a few seconds how much of a replica a token uses", c.After, c.Signal)
 }
 
 func (Settling) sentence(c Change) string {
-	return fmt.Sprintf("keep %s until the load has spread: the number of serving replicas has just changed", c.instead())
+	return fmt.Sprintf("keep %d, and not the %d of this signal, until the load has spread: the number of serving replicas has just changed", c.After, c.Before)
 }
 
 func (f Partial) sentence(c Change) string {
@@ -205,11 +205,11 @@ func (f Missing) sentence(c Change) string {
 	case f.Wait < time.Second: // of a new object, or a new leader
 		return fmt.Sprintf("keep %d: no signal has a value yet, and missing data never scales down", c.After)
 	}
-	return fmt.Sprintf("keep %d: no signal has had a value for %s, and missing data never scales down", c.After, words.Duration(f.Wait))
+	return fmt.Sprintf("keep %d: all signals have been missing for %s, and missing data never scales down", c.After, words.Duration(f.Wait))
 }
 
 func (f Fallback) sentence(c Change) string {
-	return fmt.Sprintf("at least %d, by missingData: no signal has had a value for %s", c.After, words.Duration(time.Duration(f)))
+	return fmt.Sprintf("at least %d (missingData): all signals have been missing for %s", c.After, words.Duration(time.Duration(f)))
 }
 
 func (f SignalFallback) sentence(c Change) string {
@@ -224,14 +224,14 @@ func (f SignalFallback) sentence(c Change) string {
 }
 
 func (Active) sentence(c Change) string {
-	return fmt.Sprintf("at least %d: a signal is above its activation", c.After)
+	return fmt.Sprintf("at least %d: a signal is above its activation threshold", c.After)
 }
 
 func (f Inactive) sentence(Change) string {
 	if f.Wait > 0 {
-		return fmt.Sprintf("keep 1 for %s more: no signal may be above its activation for %s", words.Duration(f.Wait), words.Duration(f.Window))
+		return fmt.Sprintf("keep 1 for %s more: no signal may be above its activation threshold for %s", words.Duration(f.Wait), words.Duration(f.Window))
 	}
-	return "0 replicas: no signal is above its activation"
+	return "0 replicas: no signal is above its activation threshold"
 }
 
 func (f Stabilization) sentence(c Change) string {

@@ -69,7 +69,7 @@ func (f Descent) sentence(c Change) string {
 }
 
 func (f Pair) sentence(c Change) string {
-	return fmt.Sprintf("%s: its pair %s needs %s, and %s for each of them", c.instead(), f.With, words.Quantity(f.Wants, ""), words.Quantity(f.ForEachOfIts, ""))
+	return fmt.Sprintf("%s: its pair %s needs %s replicas, and for each of them %s of these", c.instead(), f.With, words.Quantity(f.Wants, ""), words.Quantity(f.ForEachOfIts, ""))
 }
 
 func (f Idle) sentence(c Change) string {
@@ -77,7 +77,7 @@ func (f Idle) sentence(c Change) string {
 }
 
 func (SetToZero) sentence(c Change) string {
-	return fmt.Sprintf("0 instead of %d until somebody sets 1 or more: the replicas were set to 0, and not by this controller", c.Before)
+	return fmt.Sprintf("0 instead of %d until somebody scales it to 1 or more: the replicas were set to 0, and not by this controller", c.Before)
 }
 
 // The facts of replicas that finish their requests before they are removed.

@@ -35,7 +35,7 @@ func (m *Misses) Sentence() string {
 		share float64
 		cause string
 	}{
-		{m.Planned, "within what the objective allows"}, {m.Starting, "while replicas started"}, {m.Bounded, "for lack of replicas beyond maxReplicas or the budget"}, {m.Server, "more than usual at the load"},
+		{m.Planned, "expected at the planned load"}, {m.Starting, "while replicas started"}, {m.Bounded, "for lack of replicas beyond maxReplicas or the budget"}, {m.Server, "more than usual at the load"},
 	} {
 		if c.share > all/20 {
 			causes = append(causes, words.Share(c.share)+" "+c.cause)

@@ -157,7 +157,7 @@ var begun = time.Now()
 func demoView() view.View {
 	now := time.Now()
 	v := view.View{Time: now, Version: "v0.9.0", Leader: true, MaxAge: 5 * time.Second}
-	const demand, held = "Utilization: 4 serving × 87 % ÷ target 60 % = 6 replicas", "keep at least 8 for 3 s: the load needed 8 within the scale-down window of 12 s (now 6)"
+	const demand, held = "Utilization: 4 serving × 87 % ÷ target 60 % = 5.8, so 6 replicas", "keep at least 8 for 3 s: the load needed 8 within the scale-down window of 12 s (now 6)"
 	const sentence = demand + "; " + held
 	d := &view.Decision{
 		Time: now, Current: 8, Replicas: 8, Serving: 4, Starting: 4, Why: held, Sentence: sentence,

@@ -98,7 +98,7 @@ func fleet() view.View {
 			Steps: []view.Step{{Rule: rule, Before: from, After: to, Sentence: sentence}},
 		}
 	}
-	up := decision(3*time.Minute, 2, 4, "Demand", "vllm requests: 10.1 requests/s ÷ 2.6 per replica = 4 replicas (22.1 in flight per replica, learned target 12.5)")
+	up := decision(3*time.Minute, 2, 4, "Demand", "vllm requests: 10.1 requests/s ÷ 2.6 per replica = 3.88, so 4 replicas (22.1 in flight per replica, learned target 12.5)")
 	last := decision(2*time.Second, 4, 4, "Tolerance", "vllm requests: 12.1 is within 10 % of the target 12.5: no change")
 	last.Serving, last.Starting = 3, 1
 	v.Workloads = []view.Workload{

@@ -124,7 +124,7 @@ func TestSortOfAPart(t *testing.T) {
 
 // Nothing of a detail is cut, on a small screen too: what is too long goes on below, between words.
 func TestDetailsAreWhole(t *testing.T) {
-	reason := "vllm requests: 10.1 requests/s ÷ 2.6 per replica = 4 replicas (22.1 in flight per replica, learned target 12.5), which is held for 5m0s after the last scale-up, until 12:03:00 at the latest"
+	reason := "vllm requests: 10.1 requests/s ÷ 2.6 per replica = 3.88, so 4 replicas (22.1 in flight per replica, learned target 12.5), which is held for 5m0s after the last scale-up, until 12:03:00 at the latest"
 	v := fleet()
 	w := &v.Workloads[0]
 	w.Decision.Steps[0].Sentence, w.Problem = reason, reason
