@@ -60,9 +60,7 @@ type rig struct {
 	quiet      string   // of an account of the honest namespace
 	scrapes    string   // of one that may read /metrics
 	keda       string   // address
-	up         bool     // the load of the honest workload
 	goroutines float64
-	all        []*listener
 }
 
 func newRig(t *testing.T) *rig {
@@ -246,8 +244,7 @@ func (r *rig) listeners(t *testing.T) []*listener {
 		keda.routes = append(keda.routes, "/"+service.ServiceName+"/"+service.Streams[i].StreamName)
 	}
 	stack.Eventually(t, keda.honest["KEDA"])
-	r.all = []*listener{page, api, keda}
-	return r.all
+	return []*listener{page, api, keda}
 }
 
 // certificate is the configuration of a client with a certificate of the cluster's authority.
