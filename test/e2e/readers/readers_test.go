@@ -74,6 +74,9 @@ var parameters = map[string]string{
 	"GET /api/v1/format_query": "query=" + strings.Repeat("1%2B", 2000) + "1",
 }
 
+// wildcards of patterns, with a value of each.
+var wildcards = strings.NewReplacer("{$}", "", "{name}", "__name__", "{file...}", "bundle.js")
+
 // request returns the text of a request for a route, with the next of the tokens.
 func request(route string, next func() string) string {
 	method, path, _ := strings.Cut(route, " ")
@@ -81,7 +84,7 @@ func request(route string, next func() string) string {
 	if strings.Contains(p, "%d") {
 		p = fmt.Sprintf(p, time.Now().Add(-14*24*time.Hour).Unix(), time.Now().Unix())
 	}
-	path = strings.ReplaceAll(strings.ReplaceAll(path, "{$}", ""), "{name}", "__name__")
+	path = wildcards.Replace(path)
 	body := ""
 	if method == http.MethodPost {
 		body, p = p, ""

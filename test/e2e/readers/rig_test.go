@@ -274,7 +274,9 @@ func pageRoutes(t *testing.T) (out []string) {
 		b, err := os.ReadFile(file)
 		stack.Must(t, err)
 		for _, m := range regexp.MustCompile(`"((?:GET|POST) /[^"]*)"`).FindAllSubmatch(b, -1) {
-			out = append(out, string(m[1]))
+			if out = append(out, string(m[1])); strings.Contains(wildcards.Replace(string(m[1])), "{") {
+				t.Errorf("%s has a wildcard that wildcards lacks", m[1])
+			}
 		}
 	}
 	slices.Sort(out)
