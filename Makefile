@@ -189,9 +189,10 @@ soak-controller: kube all ## the controller on NODES (1000) simulated nodes that
 TRANSITIONS ?= 3000
 EPISODES    ?= 150
 SEED        ?= 1
-sweep: kube all ## every field of the CRDs and of the chart's values set, changed, removed, every call of the controller to the API server disturbed, pairs of features under faults, hostile values in every command and view: two hours; as root also 200 drains on a real node: another; TRANSITIONS=0 for every value, EPISODES=n, SEED=n
+sweep: kube all ## every field of the CRDs and of the chart's values set, changed, removed, every call of the controller to the API server disturbed, pairs of features under faults, slow readers at every route, hostile values in every command and view: three hours; as root also 200 drains on a real node: another; TRANSITIONS=0 for every value, EPISODES=n, SEED=n
 	go test -count=1 -v -timeout 2h -run HostileFields ./cmd/gpupilot ./internal/autoscaler/controller ./internal/serve/metricquery ./internal/serve/webui ./internal/terminal/mcp -hostile 0
 	go test -count=1 -v -tags $(E2E) -timeout 8h ./test/e2e/sweep -transitions $(TRANSITIONS) -rounds 0 -episodes $(EPISODES) -within 10s -seed $(SEED)
+	go test -count=1 -v -tags $(E2E) -timeout 3h ./test/e2e/readers -pairs 0 -reactions 3 -seed $(SEED)
 	cd test/chart && go test -count=1 -v -timeout 1h -run TestEveryValueRenders . -sweep 0 -seed $(SEED)
 	go test -count=1 -v -tags $(E2E) -timeout 4h -run '^TestDrainNode$$' ./test/e2e/realnode -drains 200 -longest 90s
 

@@ -97,22 +97,22 @@ func New(deps Deps) *API {
 
 // Register adds the routes to a mux. They are Prometheus's, below /api/v1/.
 func (a *API) Register(mux *http.ServeMux) {
-	both := func(path string, serve endpoint) {
-		h := a.handler(serve)
-		mux.HandleFunc("GET "+path, h)
-		mux.HandleFunc("POST "+path, h)
+	handle := func(serve endpoint, patterns ...string) {
+		for _, p := range patterns {
+			mux.HandleFunc(p, a.handler(serve))
+		}
 	}
-	both("/api/v1/query", a.query)
-	both("/api/v1/query_range", a.queryRange)
-	both("/api/v1/query_exemplars", empty)
-	both("/api/v1/format_query", a.format)
-	both("/api/v1/labels", a.labelNames)
-	both("/api/v1/series", a.series)
-	mux.HandleFunc("GET /api/v1/label/{name}/values", a.handler(a.labelValues))
-	mux.HandleFunc("GET /api/v1/metadata", a.handler(a.metadata))
-	mux.HandleFunc("GET /api/v1/rules", a.handler(a.rules))
-	mux.HandleFunc("GET /api/v1/alerts", a.handler(alerts))
-	mux.HandleFunc("GET /api/v1/status/buildinfo", a.handler(a.buildInfo))
+	handle(a.query, "GET /api/v1/query", "POST /api/v1/query")
+	handle(a.queryRange, "GET /api/v1/query_range", "POST /api/v1/query_range")
+	handle(empty, "GET /api/v1/query_exemplars", "POST /api/v1/query_exemplars")
+	handle(a.format, "GET /api/v1/format_query", "POST /api/v1/format_query")
+	handle(a.labelNames, "GET /api/v1/labels", "POST /api/v1/labels")
+	handle(a.series, "GET /api/v1/series", "POST /api/v1/series")
+	handle(a.labelValues, "GET /api/v1/label/{name}/values")
+	handle(a.metadata, "GET /api/v1/metadata")
+	handle(a.rules, "GET /api/v1/rules")
+	handle(alerts, "GET /api/v1/alerts")
+	handle(a.buildInfo, "GET /api/v1/status/buildinfo")
 }
 
 // endpoint answers one request with data, which is a value that appendData knows.

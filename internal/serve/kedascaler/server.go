@@ -106,7 +106,7 @@ func New(cfg Config, signals Signals) (*Server, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(s.limitCall), grpc.StreamInterceptor(s.countStream),
 	)
-	s.grpc.RegisterService(description(), s)
+	s.grpc.RegisterService(Description(), s)
 	return s, nil
 }
 

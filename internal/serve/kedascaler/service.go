@@ -21,8 +21,8 @@ type scaler interface {
 	StreamIsActive(in *pb.ScaledObjectRef, out grpc.ServerStreamingServer[pb.IsActiveResponse]) error
 }
 
-// description describes the service for package grpc, which its generator would write.
-func description() *grpc.ServiceDesc {
+// Description describes the service for package grpc, which its generator would write.
+func Description() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: serviceName,
 		HandlerType: (*scaler)(nil),

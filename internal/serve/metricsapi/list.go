@@ -27,8 +27,8 @@ import (
 // encoders, but without an object per pod. next serves all other requests, and those
 // that fail.
 //
-// The generic API server's filters run before it: a request is already authenticated,
-// authorized and counted as in flight. The response is not compressed. Compression
+// The generic API server's filters run before it: a request is already authenticated and
+// authorized, and has a slot. The response is not compressed. Compression
 // would take longer than all the rest, and the client is the API server of the same
 // cluster.
 type lists struct {
@@ -139,8 +139,7 @@ func (l *lists) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(http.StatusOK)
-	// Use one write: HTTP/2 passes each write to the connection's goroutine. After a
-	// failed write, that goroutine may still read the buffer.
+	// A request that has timed out may still read the buffer of a failed write.
 	if _, err := w.Write(body); err == nil {
 		*buf = body
 		l.bodies.Put(buf)

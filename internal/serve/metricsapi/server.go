@@ -146,11 +146,12 @@ func (s *Server) build() (*apiserver.CustomMetricsAdapterServer, error) {
 		return nil, err
 	}
 	// Profiling is off: the right to read a metric must not include the heap. Priority
-	// and fairness is off: the only client is the API server.
+	// and fairness is off, and so is the bound of requests that knows no payer: shared has the bounds.
 	config := genericapiserver.NewConfig(apiserver.Codecs)
 	config.EnableProfiling = false
+	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = 0, 0
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(newLists(s.provider, api), c)
+		return genericapiserver.DefaultBuildHandlerChain(shared(newLists(s.provider, api)), c)
 	}
 	config.AggregatedDiscoveryGroupManager = newDiscovery(aggregated.NewResourceManager("apis"), s.provider.ListAllMetrics, publishCustom)
 	external := s.externalProvider(config)
@@ -208,6 +209,8 @@ func (s *Server) describe(config *genericapiserver.Config) {
 func (s *Server) secure(config *genericapiserver.Config) error {
 	serving := genericoptions.NewSecureServingOptions().WithLoopback()
 	serving.Listener = s.listener
+	// A connection of HTTP/2 has 250 streams, and one that is not read holds 30 KiB whatever its answer is.
+	serving.DisableHTTP2Serving = true
 	serving.ServerCert.CertKey.CertFile = s.cfg.CertFile
 	serving.ServerCert.CertKey.KeyFile = s.cfg.KeyFile
 	if err := serving.ApplyTo(&config.SecureServing, &config.LoopbackClientConfig); err != nil {
