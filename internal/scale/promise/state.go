@@ -50,9 +50,9 @@ const (
 	// plan is chosen. Without history, 99 % was kept in 18 of 24 cells, with 0.45 and with 0.2
 	// in 17, and with three quarters of the knee for any objective in 16. That busy share is
 	// divided by a rise that nobody has seen yet; firstAverage and firstWindow are the average
-	// and the window then, in seconds. Of 40 replays of two hours without history, and before there
-	// was rises, a rise of 1.4 and an hour kept 99 % in 28, a rise of 2 in 30 for 5 % more GPU-hours, and a rise of 1 and
-	// six start-ups in 24.
+	// and the window then, in seconds. Of 40 replays of two hours without history, before there was
+	// rises, a rise of 1.4 and an hour kept 99 % in 28, a rise of 2 in 30 for 5 % more GPU-hours,
+	// and a rise of 1 and six start-ups in 24.
 	firstShare, unseenRise, firstAverage, firstWindow = 0.3, 1.4, 30, 3600
 	// atOnceShare is the share of the allowed misses that the load of the last minute may
 	// cause, whatever the average of the plan: a rise that the record lacks. With 0.35, the
