@@ -95,8 +95,13 @@ func TestH100IsNIMs(t *testing.T) {
 	m.Cached = 0 // a benchmark's prompts are random
 	const in, out = 200, 200
 	for _, x := range []struct{ n, itl, out, within float64 }{
-		{1, 4.63, 214.56, 0.03}, {5, 4.58, 1076.88, 0.06}, {25, 5.19, 4678.88, 0.06}, {50, 5.91, 8018.23, 0.08},
-		{100, 7.57, 12214.97, 0.08}, {150, 9.81, 12988.89, 0.15}, {200, 12.65, 13348.4, 0.2},
+		{1, 4.63, 214.56, 0.03},
+		{5, 4.58, 1076.88, 0.06},
+		{25, 5.19, 4678.88, 0.06},
+		{50, 5.91, 8018.23, 0.08},
+		{100, 7.57, 12214.97, 0.08},
+		{150, 9.81, 12988.89, 0.15},
+		{200, 12.65, 13348.4, 0.2},
 	} {
 		ttft, itl, _ := closedLoop(m, int(x.n), in, out, 4)
 		tokens := x.n * out / (ttft + (out-1)*itl) // by Little's law: clients do not begin at once here
