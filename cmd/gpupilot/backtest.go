@@ -93,7 +93,7 @@ func (f *backtestFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.replicas, "replicas", "0", "scale the load to a peak of this many replicas: one number, or LOW:HIGH (LOW with the first seed, HIGH with the last or only one); 0: the load as recorded, within the policy's bounds")
 	fl.IntVar(&f.seeds, "seeds", 5, "replays of each trace, with different random numbers")
 	fl.Float64Var(&f.hours, "hours", 0, "replay a part of this many hours, chosen by the seed; 0: all")
-	fl.StringSliceVar(&f.models, "model", []string{"llama-8b"}, "inference server: llama-8b, llama-70b, llama-70b-bf16; several are all replayed")
+	fl.StringSliceVar(&f.models, "model", []string{"llama-8b"}, "inference server: llama-8b, llama-8b-h100, llama-70b, llama-70b-bf16; several are all replayed")
 	fl.StringVar(&f.calibration, "calibration", "", "file of gpupilot load server --calibrate: the SM activity of your server over its batch, instead of the assumed curve")
 	fl.DurationVar(&f.limits.TTFT, "ttft", 0, "limit of the time to the first token (default: the policy's slo, else the model's)")
 	fl.DurationVar(&f.limits.ITL, "itl", 0, "limit of the time between tokens (default: the policy's slo, else the model's)")

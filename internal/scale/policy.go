@@ -348,7 +348,7 @@ func orDefaultTolerance(t float64) float64 {
 
 // downPolicies are the rate policies downward.
 func (p *Policy) downPolicies() []RatePolicy {
-	if p.Down.Window >= 0 || len(p.Down.Policies) > 0 {
+	if !p.descendsByDefault() {
 		return p.Down.Policies
 	}
 	period := max(descentPeriod, p.Startup/4)

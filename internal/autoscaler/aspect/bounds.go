@@ -258,7 +258,7 @@ func limitOf(s *scale.Step) (reason, message string) {
 		return reasons[bool(f)], "behavior does not allow scaling " + words.UpOrDown(bool(f))
 	case facts.Rate:
 		return reasons[f.Down], "the rate of scaling " + words.UpOrDown(f.Down) + " is limited"
-	case facts.Descent:
+	case facts.Descent, facts.FirstDescent:
 		return reasonDownLimit, "the rate of scaling down is limited"
 	case facts.Max:
 		return reasonTooMany, fmt.Sprintf("maxReplicas is %d, and the load needs more: raise it if there are GPUs for it", f)

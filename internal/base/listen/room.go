@@ -26,8 +26,9 @@ type Limits struct {
 	// Slack is how long the writes of a connection may be blocked, plus one second for each
 	// MiB that was written.
 	Slack time.Duration
-	// SendBuffer is the kernel's buffer of a connection, in bytes.
-	SendBuffer int
+	// Buffer is the kernel's buffer of a connection in each direction, in bytes; 0: 256 KiB. The kernel's own limit is
+	// up to 32 MiB, so that a few clients could use the memory for TCP of a whole node.
+	Buffer int
 }
 
 // Room holds the connections and requests of its listeners within limits. It always accepts a
@@ -53,6 +54,7 @@ func New(l Limits) *Room {
 	if l.Places <= 0 || l.Places > l.Connections {
 		l.Places = l.Connections
 	}
+	l.Buffer = cmp.Or(l.Buffer, 256<<10)
 	return &Room{limits: l, sources: map[netip.Prefix][]*connection{}, known: newStandings()}
 }
 
@@ -94,8 +96,9 @@ func (l *listener) Accept() (net.Conn, error) {
 func (r *Room) add(raw net.Conn) net.Conn {
 	c := &connection{Conn: raw, room: r, client: clientOf(raw.RemoteAddr().String())}
 	c.local = c.addr.IsValid() && (c.addr.IsLoopback() || c.addr == clientOf(raw.LocalAddr().String()).addr)
-	if t, ok := raw.(*net.TCPConn); ok && r.limits.SendBuffer > 0 {
-		_ = t.SetWriteBuffer(r.limits.SendBuffer) // without it, the kernel's own limit holds
+	if t, ok := raw.(*net.TCPConn); ok {
+		_ = t.SetReadBuffer(r.limits.Buffer) // without it, the kernel's own limit holds
+		_ = t.SetWriteBuffer(r.limits.Buffer)
 	}
 	for {
 		c.active.Store(time.Now().UnixNano())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -77,5 +78,40 @@ func TestConnectionsEnd(t *testing.T) {
 	}
 	if limit.Open() != 0 || limit.Closed() != 0 || len(limit.sources) != 0 {
 		t.Errorf("%d open, %d closed, %d hosts", limit.Open(), limit.Closed(), len(limit.sources))
+	}
+}
+
+// The kernel keeps little of a client that sends and does not read: else a few hundred of them use the memory for TCP of
+// a node, and everybody else on it waits.
+func TestTheKernelsBuffersAreBounded(t *testing.T) {
+	for configured, most := range map[int]int{0: 512 << 10, 64 << 10: 128 << 10} { // Linux counts twice
+		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tcp.Close()
+		client, err := net.Dial("tcp", tcp.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		accepted, err := New(Limits{Connections: 1, Buffer: configured}).Of(tcp).Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer accepted.Close()
+		raw, err := accepted.(*connection).Conn.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, option := range []int{syscall.SO_RCVBUF, syscall.SO_SNDBUF} {
+			n := 0
+			if err := raw.Control(func(fd uintptr) { n, err = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, option) }); err != nil {
+				t.Fatal(err)
+			}
+			if n == 0 || n > most {
+				t.Errorf("Buffer %d: option %d is %d bytes, want at most %d", configured, option, n, most)
+			}
+		}
 	}
 }

@@ -101,7 +101,7 @@ func (a *Agent) serveHealth(w http.ResponseWriter, _ *http.Request) {
 // a time; 0: as many as there are connections. A place is held by those for /metrics and for
 // JSON. Connections, buffers and pages together take about 20 MiB at most.
 func ClientLimits(scrapes int) listen.Limits {
-	return listen.Limits{Connections: 128, PerSource: 8, Places: scrapes, Slack: time.Second, SendBuffer: 64 << 10}
+	return listen.Limits{Connections: 128, PerSource: 8, Places: scrapes, Slack: time.Second, Buffer: 64 << 10}
 }
 
 // inPlace limits the concurrent requests of h.

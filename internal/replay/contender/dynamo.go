@@ -86,18 +86,18 @@ func (p *planner) measure(f *fleet, window int) {
 func (p *planner) step(f *fleet) int {
 	lateAll, slowAll, canShrink := true, true, f.ready() > 1
 	n := float64(f.ready())
-	chunk := p.meanChunk(f)
+	chunk, context := p.meanChunk(f), f.model.KV(p.prompt, p.output)
 	for _, x := range f.servers {
 		batch := float64(x.Values[service.Running])
 		lateAll = lateAll && p.firstToken(f.model, float64(x.WaitingTokens), batch) > f.model.TTFTLimit
-		slowAll = slowAll && f.model.Iteration(chunk, batch) > f.model.ITLLimit
+		slowAll = slowAll && f.model.Iteration(chunk, batch, batch*context) > f.model.ITLLimit
 		if canShrink {
 			more := n / (n - 1)
 			own := p.firstToken(f.model, 0, batch*more)
 			queued := p.firstToken(f.model, float64(x.WaitingTokens)*more, batch*more) - own
 			all := float64(x.Values[service.Concurrency]) * more
 			canShrink = queued < (f.model.TTFTLimit-own)*plannerSensitivity &&
-				f.model.Iteration(chunk, all) < f.model.ITLLimit*plannerSensitivity && float64(x.Values[service.KVUse])*more < 1
+				f.model.Iteration(chunk, all, all*context) < f.model.ITLLimit*plannerSensitivity && float64(x.Values[service.KVUse])*more < 1
 		}
 	}
 	switch {
@@ -112,15 +112,15 @@ func (p *planner) step(f *fleet) int {
 // firstToken estimates the time to the first token of a next request behind these tokens:
 // chunks of the engine's budget, each with the decoding batch.
 func (p *planner) firstToken(m *service.Model, queued, batch float64) (seconds float64) {
-	for rest := queued + p.prompt; rest > 0; rest -= m.Chunk {
-		seconds += m.Iteration(min(rest, m.Chunk), batch)
+	for rest := queued + m.Fresh(p.prompt); rest > 0; rest -= m.Chunk {
+		seconds += m.Iteration(min(rest, m.Chunk), batch, batch*m.KV(p.prompt, p.output))
 	}
 	return seconds
 }
 
 // meanChunk is the mean number of prompt tokens in an iteration of the last seconds.
 func (p *planner) meanChunk(f *fleet) float64 {
-	prompt := p.promptTokens.sum(f.measured, plannerLoadInterval) / plannerLoadInterval / math.Max(1, float64(f.ready()))
+	prompt := f.model.Fresh(p.promptTokens.sum(f.measured, plannerLoadInterval)) / plannerLoadInterval / math.Max(1, float64(f.ready()))
 	iterations, n := 0.0, 0.0 // per second
 	for _, x := range f.servers {
 		if x.TokenSeconds > 0 {
@@ -141,15 +141,16 @@ func (p *planner) bestRate(m *service.Model) float64 {
 		return 0
 	}
 	within, any := 0.0, 0.0
+	fresh, context := m.Fresh(p.prompt), m.KV(p.prompt, p.output)
 	for b := 1.0; b <= plannerMaxBatches; b++ {
-		chunk := b * p.prompt / p.output
+		chunk := b * fresh / p.output
 		if chunk > m.Chunk-b && b > 1 {
 			break
 		}
-		itl := m.Iteration(chunk, b)
+		itl := m.Iteration(chunk, b, b*context)
 		rate := b / (p.output * itl)
 		any = max(any, rate)
-		if ttft := math.Ceil(p.prompt/(m.Chunk-b)) * m.Iteration(m.Chunk-b, b); ttft <= m.TTFTLimit && itl <= m.ITLLimit {
+		if ttft := math.Ceil(fresh/(m.Chunk-b)) * m.Iteration(m.Chunk-b, b, b*context); ttft <= m.TTFTLimit && itl <= m.ITLLimit {
 			within = max(within, rate)
 		}
 	}

@@ -272,7 +272,14 @@ func (c *mpc) goodShare(first, token float64) float64 {
 	return sigmoid((c.model.TTFTLimit-first)/(0.1*c.model.TTFTLimit)) * sigmoid((c.model.ITLLimit-token)/(0.1*c.model.ITLLimit))
 }
 
-func (c *mpc) prefillSeconds() float64 { return math.Max(c.model.StepBase, c.prompt/c.model.Prefill) }
+func (c *mpc) prefillSeconds() float64 {
+	return math.Max(c.model.StepBase, c.model.Fresh(c.prompt)/c.model.Prefill)
+}
+
+// iteration is the time of one without prefill.
+func (c *mpc) iteration(batch float64) float64 {
+	return c.model.Iteration(0, batch, batch*c.model.KV(c.prompt, c.output))
+}
 
 // mostBatch is the batch of a saturated worker.
 func (c *mpc) mostBatch() float64 {
@@ -282,24 +289,24 @@ func (c *mpc) mostBatch() float64 {
 // workerRate is the requests/s of a saturated worker.
 func (c *mpc) workerRate() float64 {
 	b := c.mostBatch()
-	return c.bias / (c.prefillSeconds() + c.output*c.model.Iteration(0, b)/b)
+	return c.bias / (c.prefillSeconds() + c.output*c.iteration(b)/b)
 }
 
 // tokenSeconds is the time between tokens at a rate per worker. A saturated worker decodes
 // behind a prefill each time.
 func (c *mpc) tokenSeconds(rate float64, saturated bool) float64 {
 	if saturated {
-		return c.prefillSeconds() + c.model.Iteration(0, c.mostBatch())
+		return c.prefillSeconds() + c.iteration(c.mostBatch())
 	}
 	batch := 1.0
 	for range 30 {
-		next := min(c.mostBatch(), max(1, rate*(c.prefillSeconds()+c.output*c.model.Iteration(0, batch))))
+		next := min(c.mostBatch(), max(1, rate*(c.prefillSeconds()+c.output*c.iteration(batch))))
 		if math.Abs(next-batch) < 0.05 {
 			break
 		}
 		batch = next
 	}
-	return c.model.Iteration(0, batch) / (1 - min(0.95, rate*c.prefillSeconds()))
+	return c.iteration(batch) / (1 - min(0.95, rate*c.prefillSeconds()))
 }
 
 // arrivalForecast is the arrival rate of the last bins: a moving mean that a step of the load

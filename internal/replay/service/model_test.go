@@ -89,6 +89,56 @@ func TestKneeIsNIMs(t *testing.T) {
 	}
 }
 
+// TestH100IsNIMs repeats the fit of the engine of today: NIM's table of llama-3.1-8b, which names neither GPU nor lengths.
+func TestH100IsNIMs(t *testing.T) {
+	m := preset(t, "llama-8b-h100")
+	m.Cached = 0 // a benchmark's prompts are random
+	const in, out = 200, 200
+	for _, x := range []struct{ n, itl, out, within float64 }{
+		{1, 4.63, 214.56, 0.03},
+		{5, 4.58, 1076.88, 0.06},
+		{25, 5.19, 4678.88, 0.06},
+		{50, 5.91, 8018.23, 0.08},
+		{100, 7.57, 12214.97, 0.08},
+		{150, 9.81, 12988.89, 0.15},
+		{200, 12.65, 13348.4, 0.2},
+	} {
+		ttft, itl, _ := closedLoop(m, int(x.n), in, out, 4)
+		tokens := x.n * out / (ttft + (out-1)*itl) // by Little's law: clients do not begin at once here
+		t.Logf("%3g clients: itl %.2f ms (%.2f), %.0f tokens/s (%.0f)", x.n, 1000*itl, x.itl, tokens, x.out)
+		if math.Abs(1000*itl/x.itl-1) > 0.1 || math.Abs(tokens/x.out-1) > x.within {
+			t.Errorf("%g clients: itl %.2f ms and %.0f tokens/s, measured %.2f and %.0f", x.n, 1000*itl, tokens, x.itl, x.out)
+		}
+	}
+	// The roofline: 9.1 GB of fp8 weights and 131,072 B per token of context at 3.35 TB/s.
+	if weights := 9.1e9 / 3.35e12; m.StepBase < weights || m.StepBase > 2*weights {
+		t.Errorf("an idle iteration takes %.2f ms, reading the weights %.2f", 1000*m.StepBase, 1000*weights)
+	}
+	short, long := m.Iteration(0, 64, 64*300)-m.StepBase, m.Iteration(0, 64, 64*3000)-m.StepBase
+	if want := 64 * 2700 * 131_072 / 3.35e12; math.Abs((long-short)/want-1) > 0.01 {
+		t.Errorf("64 sequences of 3,000 tokens take %.2f ms more than those of 300: want %.2f", 1000*(long-short), 1000*want)
+	}
+}
+
+// A prefix cache saves prefill and no memory, and servers count its tokens.
+func TestPrefixCacheSavesPrefill(t *testing.T) {
+	m := preset(t, "llama-8b-h100")
+	var l requestLog
+	serve := func(cached float64) (ttft, prompt, kv float64) {
+		m.Cached = cached
+		r := replica{m: &m, patience: math.Inf(1)}
+		r.add(trace.Request{Prompt: 8000, Output: 100}, &l)
+		kv = r.kv
+		r.advance(10, &l)
+		return l.ttft[len(l.ttft)-1], r.promptTokens, kv
+	}
+	ttft, prompt, kv := serve(0)
+	half, promptHalf, kvHalf := serve(0.5)
+	if math.Abs(half/ttft-0.5) > 1e-9 || math.Abs(promptHalf/prompt-1) > 1e-9 || kvHalf != kv {
+		t.Errorf("cached: first token %v s, %v tokens, %v in the cache; else %v, %v, %v", half, promptHalf, kvHalf, ttft, prompt, kv)
+	}
+}
+
 // iterations serves q on one replica and simulates every iteration and token. The replica
 // is an approximation of it.
 func iterations(m *Model, q []trace.Request) (l requestLog) {
@@ -101,7 +151,7 @@ func iterations(m *Model, q []trace.Request) (l requestLog) {
 	var wait []*seq
 	for len(l.at) < len(q) {
 		for ; next < len(q) && q[next].At <= now; next++ {
-			wait = append(wait, &seq{Request: q[next], left: q[next].Prompt, tokens: q[next].Output})
+			wait = append(wait, &seq{Request: q[next], left: m.Fresh(q[next].Prompt), tokens: q[next].Output})
 		}
 		if len(run)+len(pre)+len(wait) == 0 {
 			now = q[next].At
@@ -113,7 +163,7 @@ func iterations(m *Model, q []trace.Request) (l requestLog) {
 		}
 		for len(wait) > 0 && pending < m.Chunk && len(run)+len(pre) < m.MaxSeqs {
 			s := wait[0]
-			if need := m.kvTokens(s.Prompt, s.Output); kv+need <= m.KVTokens || len(run)+len(pre) == 0 {
+			if need := m.KV(s.Prompt, s.Output); kv+need <= m.KVTokens || len(run)+len(pre) == 0 {
 				kv += need
 				pre, wait, pending = append(pre, s), wait[1:], pending+s.left
 				continue
@@ -132,10 +182,14 @@ func iterations(m *Model, q []trace.Request) (l requestLog) {
 				first = append(first, s)
 			}
 		}
-		now += m.Iteration(chunk, float64(len(run)))
+		context := 0.0
+		for _, s := range run {
+			context += m.KV(s.Prompt, s.Output)
+		}
+		now += m.Iteration(chunk, float64(len(run)), context)
 		keep := run[:0]
 		end := func(s *seq) {
-			kv -= m.kvTokens(s.Prompt, s.Output)
+			kv -= m.KV(s.Prompt, s.Output)
 			itl := 0.0
 			if s.Output > 1 {
 				itl = (now - s.first) / (s.Output - 1)
@@ -195,7 +249,7 @@ func TestReplicaAgainstIterations(t *testing.T) {
 			a, b := violations(&m, &exact), violations(&m, &l)
 			t.Logf("%s at %.1f of capacity, %g+%g tokens: ttft %.3f s (exact %.3f), itl %.2f ms (%.2f), violations %.2f %% (%.2f)",
 				m.Name, x.load, x.prompt, x.output, mean(l.ttft), mean(exact.ttft), 1000*mean(l.itl), 1000*mean(exact.itl), b, a)
-			if math.Abs(mean(l.itl)/mean(exact.itl)-1) > 0.05 || math.Abs(a-b) > 2+0.1*a {
+			if math.Abs(mean(l.itl)/mean(exact.itl)-1) > 0.06 || math.Abs(a-b) > 2+0.15*a {
 				t.Errorf("%s at %.1f: itl %.2f ms, exact %.2f; violations %.2f %%, exact %.2f", m.Name, x.load, 1000*mean(l.itl), 1000*mean(exact.itl), b, a)
 			}
 		}

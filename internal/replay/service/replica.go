@@ -39,8 +39,9 @@ type replica struct {
 	headTokens    float64 // tokens of the head that are not prefilled yet
 	prefillTokens float64 // tokens of all of prefill that are not prefilled yet
 	waiting       queue   // not admitted
-	waitingTokens float64 // prompt tokens of all of waiting
+	waitingTokens float64 // prompt tokens of all of waiting that are to be prefilled
 	kv            float64 // tokens in the KV cache
+	decodingKV    float64 // of those, the decoding sequences'
 
 	counters
 }
@@ -54,7 +55,7 @@ type counters struct {
 	firstTokens      float64 // number of first tokens
 	decodeTime       float64 // sum over sequences
 	tokens           float64 // number of decoded tokens
-	promptTokens     float64 // number of prefilled tokens
+	promptTokens     float64 // number of tokens of the prompts, also those from the prefix cache
 	ended            float64 // requests that ended or were given up
 	late, slow       float64 // of those, over the limit of the first token, and of the time between tokens
 	aborted          float64 // given up
@@ -69,7 +70,7 @@ func (r *replica) running() int { return len(r.decoding) + r.prefill.len() }
 // add adds a request at the replica's current time.
 func (r *replica) add(q trace.Request, out observer) {
 	r.waiting.push(q)
-	r.waitingTokens += q.Prompt
+	r.waitingTokens += r.m.Fresh(q.Prompt)
 	r.admit(out)
 }
 
@@ -82,15 +83,15 @@ func (r *replica) admit(out observer) {
 			r.abandonHead(out)
 			continue
 		}
-		need := r.m.kvTokens(q.Prompt, q.Output)
+		need := r.m.KV(q.Prompt, q.Output)
 		if r.kv+need > r.m.KVTokens && r.running() > 0 {
 			return
 		}
 		r.kv += need
 		if r.prefill.len() == 0 {
-			r.headTokens = q.Prompt
+			r.headTokens = r.m.Fresh(q.Prompt)
 		}
-		r.prefillTokens += q.Prompt
+		r.prefillTokens += r.m.Fresh(q.Prompt)
 		r.prefill.push(q)
 		r.popWaiting()
 	}
@@ -100,10 +101,10 @@ func (r *replica) admit(out observer) {
 func (r *replica) advance(t float64, out observer) {
 	for r.now < t {
 		b := float64(len(r.decoding))
-		chunk, step := 0.0, r.m.StepBase+r.m.StepPerSeq*b
+		chunk, step := 0.0, r.m.Iteration(0, b, r.decodingKV)
 		if r.prefill.len() > 0 {
 			chunk = max(1, min(r.m.Chunk, r.prefillTokens))
-			step = r.m.Iteration(chunk, b)
+			step = r.m.Iteration(chunk, b, r.decodingKV)
 		} else if b == 0 {
 			r.now = t
 			return
@@ -149,7 +150,7 @@ func (r *replica) pass(dt, step, chunk, b float64) {
 	r.busy += dt
 	r.decodeTime += b * dt
 	r.tokens += b * dt / step
-	r.promptTokens += prefilled
+	r.promptTokens += prefilled / (1 - r.m.Cached) // servers count those from the cache too
 	r.tensor += r.m.FlopsShare / r.m.Prefill * prefilled
 	r.tensor += r.m.DecodeShare * b * dt / step
 	r.sm += smActive(r.m, step, chunk, b) * dt
@@ -173,13 +174,13 @@ func (r *replica) endPrefill(out observer) {
 	r.firstTokens++
 	r.prefillTokens = max(0, r.prefillTokens-r.headTokens)
 	if r.prefill.len() > 0 {
-		r.headTokens = r.prefill.head().Prompt
+		r.headTokens = r.m.Fresh(r.prefill.head().Prompt)
 	} else {
 		r.headTokens, r.prefillTokens = 0, 0
 	}
 	s := sequence{
 		end: r.steps + q.Output - 1, firstToken: r.now, arrival: q.At, output: q.Output,
-		kv: r.m.kvTokens(q.Prompt, q.Output), uncounted: !r.m.Feasible(q.Prompt),
+		kv: r.m.KV(q.Prompt, q.Output), uncounted: !r.m.Feasible(q.Prompt),
 	}
 	if q.Output <= 1 {
 		r.end(s, out)
@@ -228,12 +229,13 @@ func (r *replica) abandonHead(out observer) {
 
 func (r *replica) popWaiting() trace.Request {
 	q := r.waiting.pop()
-	r.waitingTokens -= q.Prompt
+	r.waitingTokens -= r.m.Fresh(q.Prompt)
 	return q
 }
 
 // pushDecoding and popDecoding keep decoding as a binary heap, with the earliest end first.
 func (r *replica) pushDecoding(s sequence) {
+	r.decodingKV += s.kv
 	h := append(r.decoding, s)
 	i := len(h) - 1
 	for i > 0 {
@@ -252,6 +254,9 @@ func (r *replica) popDecoding() sequence {
 	h := r.decoding
 	top, last := h[0], h[len(h)-1]
 	h = h[:len(h)-1]
+	if r.decodingKV -= top.kv; len(h) == 0 {
+		r.decodingKV = 0 // exact, without rounding errors of the sum
+	}
 	for i := 0; len(h) > 0; {
 		k := 2*i + 1
 		if k+1 < len(h) && h[k+1].end < h[k].end {

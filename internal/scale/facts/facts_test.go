@@ -48,6 +48,7 @@ func TestSentences(t *testing.T) {
 	f(Stabilization{Down: true, Window: time.Minute, Wait: time.Second}, keep, "keep at least 5 for 1 s (the load needs 2): a scale-down needs data of 60 s")
 	f(Stabilization{Down: true, Window: time.Minute, Wait: 20 * time.Second, Ago: 40 * time.Second}, keep, "keep at least 5 for 20 s: the load needed 5 within the scale-down window of 60 s (now 2)")
 	f(Rate{Limit: 6, Window: time.Minute}, down, "behavior allows 6 within 60 s: 6 instead of 8")
+	f(FirstDescent(2*time.Minute), up, "until the load of four hours is recorded, scale-down is limited to a replica per 120 s: 9 instead of 3")
 	f(Descent(time.Minute), up, "scale-down is limited to 20 % of the replicas, at least one, per 60 s: 9 instead of 3")
 	f(Min(9), up, "minReplicas is 9: 9 instead of 3")
 	f(Max(6), down, "maxReplicas is 6: 6 instead of 8")

@@ -19,6 +19,8 @@ type (
 	}
 	// Descent is the period of the default limit of scale-down steps.
 	Descent time.Duration
+	// FirstDescent is that of an objective while the record of its load is short.
+	FirstDescent time.Duration
 	// Min is minReplicas.
 	Min int32
 	// Max is maxReplicas.
@@ -66,6 +68,10 @@ func (f Rate) sentence(c Change) string {
 
 func (f Descent) sentence(c Change) string {
 	return fmt.Sprintf("scale-down is limited to 20 %% of the replicas, at least one, per %s: %s", words.Duration(time.Duration(f)), c.instead())
+}
+
+func (f FirstDescent) sentence(c Change) string {
+	return fmt.Sprintf("until the load of four hours is recorded, scale-down is limited to a replica per %s: %s", words.Duration(time.Duration(f)), c.instead())
 }
 
 func (f Pair) sentence(c Change) string {

@@ -131,7 +131,7 @@ func (f *fluid) plansOf(out []Plan, average float64) []Plan {
 	// A short record has seen neither the load come back nor what it can rise to: the
 	// shorter it is, the closer a plan is to the one without a record, or the safer.
 	doubt := f.doubt()
-	shortest, fullest := firstWindow(f.Startup)*doubt, float32(1-(1-f.First)*doubt)
+	shortest, fullest := firstWindow*doubt, float32(1-(1-f.First/unseenRise)*doubt)
 	for _, window := range windows {
 		if window < shortest {
 			continue
@@ -168,7 +168,8 @@ func (f *fluid) plansFor(out []Plan, plan Plan, fullest float32) []Plan {
 }
 
 // level returns the means of some seconds at the end of each tick, or the highest step of
-// each tick.
+// each tick. The load before the record is not known: the highest one of the first start-up
+// stands in, or the beginning would be a jump that no plan can follow.
 func (f *fluid) level(average float64) []float32 {
 	n := max(1, int(average/f.Seconds))
 	out, sum, high := make([]float32, 0, f.ticks()), 0.0, float32(0)
@@ -182,6 +183,13 @@ func (f *fluid) level(average float64) []float32 {
 		if f.ends(i) {
 			out, high = append(out, roundUp(high)), 0
 		}
+	}
+	first := out[:min(f.in(f.Startup), len(out))]
+	for _, x := range first {
+		high = max(high, x)
+	}
+	for i := range first {
+		first[i] = high
 	}
 	return out
 }

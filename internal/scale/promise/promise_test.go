@@ -217,20 +217,84 @@ func TestAStricterObjectiveGetsMoreFromTheFirstMinute(t *testing.T) {
 	bounds := Bounds{1, 50, 120}
 	f := func(seconds float64, learns bool) {
 		t.Helper()
-		s, before := drive(State{}, Load{4000, 2000}, 5, seconds), 0.0
+		s, before, first := drive(State{}, Load{4000, 2000}, 5, seconds), 0.0, 0.0
 		for _, objective := range []float64{0.9, 0.95, 0.98, 0.99, 0.999} {
 			if learns {
 				s = s.Learn(termsOf(objective), bounds)
 			}
-			d, ok := s.Demand(termsOf(objective), bounds.Startup)
-			if !ok || (s.Plan.Target > 0) != learns || !(d.Replicas > before) {
+			d, ok := s.Demand(termsOf(objective))
+			if !ok || (s.Plan.Target > 0) != learns || d.Replicas < before || !learns && d.Replicas == before {
 				t.Errorf("after %g s, %g: %+v of %+v, and %v replicas for a looser objective", seconds, objective, d, s.Plan, before)
 			}
-			before = d.Replicas
+			if before = d.Replicas; first == 0 {
+				first = before
+			}
+		}
+		if !(before > 1.1*first) {
+			t.Errorf("after %g s: %v replicas for the strictest objective, %v for the loosest", seconds, before, first)
 		}
 	}
 	f(60, false)
 	f(900, true)
+}
+
+// A load that nobody knows may rise before a replica starts, and come back within the hour.
+func TestTheFirstPlanLeavesRoom(t *testing.T) {
+	terms := termsOf(0.99)
+	s := drive(State{}, Load{4000, 2000}, 5, 900)
+	d, _ := s.Demand(terms)
+	cost, _ := s.Work.Cost()
+	if share := assumedShare(1.4*d.Busy/d.Replicas, s.knee(&cost, terms.Limits)); share > terms.allowed() {
+		t.Errorf("a rise to 1.4 times the load misses %.2f %% of the requests", 100*share)
+	}
+	later, _ := drive(s, Load{400, 200}, 5, 3000).Demand(terms)
+	if later.Replicas < 0.95*d.Replicas {
+		t.Errorf("%.1f replicas 50 minutes after a load of %.1f", later.Replicas, d.Replicas)
+	}
+}
+
+// While the record is short, a rise of a minute counts for ten: replicas do not come and go with each.
+func TestRisesComeAgain(t *testing.T) {
+	terms := termsOf(0.99)
+	s := drive(State{}, Load{4000, 2000}, 5, 900)
+	s.Plan = Plan{Target: 0.8, Average: 900, Window: 60, AtOnce: 0.3}
+	rise, _ := drive(s, Load{12000, 6000}, 15, 60).Demand(terms)
+	after, _ := drive(drive(s, Load{12000, 6000}, 15, 60), Load{4000, 2000}, 15, 300).Demand(terms)
+	if later, _ := drive(drive(s, Load{12000, 6000}, 15, 60), Load{4000, 2000}, 15, 900).Demand(terms); after.Replicas < 0.9*rise.Replicas || later.Replicas > 0.5*rise.Replicas {
+		t.Errorf("%.1f replicas at a rise, %.1f five minutes later, %.1f after fifteen", rise.Replicas, after.Replicas, later.Replicas)
+	}
+}
+
+// What the record begins with is no jump: who knows what served before?
+func TestARecordBeginsWithoutAJump(t *testing.T) {
+	r := Replay{Seconds: StepSeconds, Cost: Cost{Idle: 0.008, PerOutput: 1e-3}, Knee: 0.7, First: 0.45, Startup: 420, Min: 1, Max: 50, Price: 5}
+	for i := range r.Shares {
+		r.Shares[i] = float32(assumedShare(middle(i), 0.7))
+	}
+	for i := range 80 { // twenty minutes, of which the first one rises from nothing
+		r.Loads = append(r.Loads, Load{Output: 4000 * float32(min(1, float64(i)/4))})
+	}
+	if p := r.Choose(0.003); p.Share > 0.003 || p.Replicas > 4/0.2 {
+		t.Errorf("%+v: want few misses with the replicas of a steady load", p)
+	}
+}
+
+// A few hundred requests replace the assumed curve for the load of the last minute, if they are worse.
+func TestMeasuredMissesCountAtOnce(t *testing.T) {
+	s := drive(State{}, Load{4000, 2000}, 5, 900)
+	worse := s
+	for i := range worse.Curve.Ended {
+		worse.Curve.Ended[i], worse.Curve.Missed[i] = 1000, float32(10*max(0, i-10))
+	}
+	terms, bounds := termsOf(0.99), Bounds{1, 50, 120}
+	s, worse = s.Learn(terms, bounds), worse.Learn(terms, bounds)
+	assumed := s.atOnce(0.45, true)
+	if x := worse.atOnce(0.45, true); !(x < 0.7*assumed) || x < worse.atOnce(0.01, true) {
+		t.Errorf("the last minute may fill replicas to %v, where few requests missed to %v", x, assumed)
+	}
+	if x := worse.atOnce(0.45, false); x != 0.45 {
+		t.Errorf("with a long record, to %v: want the higher one", x)
+	}
 }
 
 // What is missed too often is avoided at a price that grows as much, and no more.
@@ -333,7 +397,7 @@ func drive(s State, l Load, replicas, seconds float64) State {
 
 func TestAPlanIsLearnedAndKept(t *testing.T) {
 	var s State
-	if _, ok := s.Demand(terms, 120); ok {
+	if _, ok := s.Demand(terms); ok {
 		t.Error("demand without a reading")
 	}
 	for i := range 40 {
@@ -349,21 +413,21 @@ func TestAPlanIsLearnedAndKept(t *testing.T) {
 	if !slices.Equal(before.Loads, s.Loads) || s.Plan != (Plan{}) {
 		t.Error("Learn changed the state that it was given")
 	}
-	d, ok := learned.Demand(terms, 120)
+	d, ok := learned.Demand(terms)
 	cost, _ := learned.Work.Cost()
 	if !ok || d.Replicas < max(d.Highest, d.Reserve)/d.Target-1e-9 || d.Replicas*learned.knee(&cost, terms.Limits) < d.Busy {
 		t.Errorf("demand %+v", d)
 	}
 	// A load that jumps counts within a minute, and one that falls after the window.
 	jumped := drive(learned, Load{20000, 10000}, 5, 60)
-	if up, _ := jumped.Demand(terms, 120); up.Replicas < 1.5*d.Replicas {
+	if up, _ := jumped.Demand(terms); up.Replicas < 1.5*d.Replicas {
 		t.Errorf("after a jump: %+v, before it %+v", up, d)
 	}
-	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(terms, 120)
+	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(terms)
 	if fallen.Replicas < d.Replicas*0.9 {
 		t.Errorf("after a fall: %+v", fallen)
 	}
-	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(terms, 120)
+	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(terms)
 	if later.Replicas >= d.Replicas && p.Reserve < d.Highest {
 		t.Errorf("after the window: %+v", later)
 	}
@@ -481,7 +545,7 @@ func FuzzState(f *testing.F) {
 			s = s.Next(Reading{time.Time{}, serving, 1, prompt, output, token, requests, requests, requests, missed, prompt, output}, 5, terms)
 		}
 		s = s.Learn(terms, Bounds{0, 100, 120})
-		if d, ok := s.Demand(terms, 120); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
+		if d, ok := s.Demand(terms); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
 			t.Fatalf("demand %+v of %+v", d, s)
 		}
 		if shares := s.Curve.Shares(0.4); !slices.IsSorted(shares[:]) {
@@ -508,6 +572,6 @@ func BenchmarkNextAndDemand(b *testing.B) {
 	r := Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, 0.1, 5, 9}
 	for b.Loop() {
 		next := s.Next(r, 1, terms)
-		next.Demand(terms, 120)
+		next.Demand(terms)
 	}
 }

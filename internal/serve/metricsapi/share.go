@@ -3,12 +3,10 @@
 package metricsapi
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"time"
 
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/gpupilot/gpupilot/internal/base/fair"
@@ -28,10 +26,9 @@ const (
 func shared(next http.Handler) http.Handler {
 	slots := fair.NewSlots(fair.Config{Slots: maxRequests, Share: maxPayerRequests})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		payer := ""
+		var payer fair.Payer
 		if u, ok := request.UserFrom(r.Context()); ok {
-			namespace, _, _ := serviceaccount.SplitUsername(u.GetName()) // an error: it is another user
-			payer = cmp.Or(namespace, "user "+u.GetName())
+			payer = fair.Account(u.GetName())
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), slotPatience)
 		release, err := slots.Acquire(ctx, fair.Request{Payer: payer, MaxWaiting: maxPayerWaiting})

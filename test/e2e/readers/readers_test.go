@@ -71,7 +71,7 @@ var parameters = map[string]string{
 	"GET /api/v1/query":        "query=" + url.QueryEscape(`{__name__=~"gpupilot_.+"}[14d]`),
 	"GET /api/v1/query_range":  "query=" + url.QueryEscape(`{__name__=~"gpupilot_.+"}`) + "&start=%d&end=%d&step=60",
 	"GET /api/v1/series":       "match[]=" + url.QueryEscape(`{__name__=~".+"}`),
-	"GET /api/v1/format_query": "query=" + strings.Repeat("1%2B", 60) + "1",
+	"GET /api/v1/format_query": "query=" + strings.Repeat("1%2B", 2000) + "1",
 }
 
 // wildcards of patterns, with a value of each.
