@@ -32,7 +32,7 @@ type Engine interface {
 	Series(ctx context.Context, q engine.Query, s engine.Selection) ([]labels.Labels, annotations.Annotations, error)
 	LabelNames(ctx context.Context, q engine.Query, s engine.Selection) ([]string, annotations.Annotations, error)
 	LabelValues(ctx context.Context, q engine.Query, name string, s engine.Selection) ([]string, annotations.Annotations, error)
-	Format(promql string) (string, error)
+	Format(ctx context.Context, q engine.Query) (string, error)
 }
 
 // Viewer is who sends a request.

@@ -60,7 +60,7 @@ func (s *stub) LabelValues(_ context.Context, q engine.Query, name string, x eng
 	return []string{"up"}, nil, s.err
 }
 
-func (s *stub) Format(string) (string, error) { return "", s.err }
+func (s *stub) Format(context.Context, engine.Query) (string, error) { return "", s.err }
 
 // ask sends a request of a viewer of one namespace to an API over the stub.
 func (s *stub) ask(path string) *httptest.ResponseRecorder {

@@ -99,8 +99,10 @@ func truncate(v parser.Value, limit int) (parser.Value, bool) {
 }
 
 // format answers with the query in Prometheus's own formatting.
-func (a *API) format(r *http.Request, _ Viewer) (any, annotations.Annotations, error) {
-	text, err := a.deps.Engine.Format(r.FormValue("query"))
+func (a *API) format(r *http.Request, v Viewer) (any, annotations.Annotations, error) {
+	q := queryOf(v)
+	q.PromQL = r.FormValue("query")
+	text, err := a.deps.Engine.Format(r.Context(), q)
 	return text, nil, err
 }
 

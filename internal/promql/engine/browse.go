@@ -110,8 +110,8 @@ func (e *Engine) browse(ctx context.Context, q Query, s Selection, read func(con
 		err = e.contain(recover(), q, err)
 		e.meters.observe(q, time.Since(began), err)
 	}()
-	sets, err := e.matchers(s.Match)
-	if err != nil {
+	var sets [][]*labels.Matcher
+	if err := e.inTurn(ctx, q.Payer, func() (err error) { sets, err = e.matchers(s.Match); return err }); err != nil {
 		return err
 	}
 	ctx, release, err := e.acquire(ctx, q)
@@ -149,15 +149,19 @@ func (e *Engine) matchers(match []string) ([][]*labels.Matcher, error) {
 
 // Format returns a query in Prometheus's own formatting. The error is a *LimitError or
 // a *SyntaxError.
-func (e *Engine) Format(text string) (string, error) {
-	if _, err := e.check(text, span{}); err != nil {
-		return "", err
-	}
-	expr, err := e.parser.ParseExpr(text)
-	if err != nil {
-		return "", &SyntaxError{err}
-	}
-	return expr.Pretty(0), nil
+func (e *Engine) Format(ctx context.Context, q Query) (text string, err error) {
+	err = e.inTurn(ctx, e.payerOf(q), func() error {
+		if _, err := e.check(q.PromQL, span{}); err != nil {
+			return err
+		}
+		expr, err := e.parser.ParseExpr(q.PromQL)
+		if err != nil {
+			return &SyntaxError{err}
+		}
+		text = expr.Pretty(0)
+		return nil
+	})
+	return text, err
 }
 
 // Selectors checks a query as Instant does, and returns the matchers of each of its

@@ -84,7 +84,7 @@ func TestFormatAndSelectors(t *testing.T) {
 	e := New(Config{MaxDepth: 5}, tenants(t))
 	f := func(text, format, selectors string, limit Limit) {
 		t.Helper()
-		got, err := e.Format(text)
+		got, err := e.Format(t.Context(), Query{PromQL: text})
 		sets, errSelectors := e.Selectors(text)
 		if got != format || err == nil && fmt.Sprint(sets) != selectors || limitOf(err) != limit || fmt.Sprint(err) != fmt.Sprint(errSelectors) || (err == nil) == (format == "") {
 			t.Errorf("%s: %q, %v, %v", text, got, sets, err)

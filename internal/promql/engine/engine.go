@@ -107,6 +107,7 @@ type Engine struct {
 	engine   *promql.Engine
 	slots    *fair.Slots
 	reserved *fair.Slots
+	checks   *fair.Slots // of texts that are parsed, before their queries wait
 	meters   *meters
 	logged   atomic.Int64 // the last line about the storage, ns since 1970
 }
@@ -117,6 +118,7 @@ func New(cfg Config, q storage.Queryable) *Engine {
 	e := &Engine{
 		cfg: cfg, storage: q, parser: parser.NewParser(parser.Options{}),
 		slots: fair.NewSlots(fair.Config{Slots: cfg.Concurrency}), reserved: cfg.Reserved, meters: newMeters(),
+		checks: fair.NewSlots(fair.Config{Slots: maxChecks, Share: maxChecks / 4}),
 	}
 	e.engine = promql.NewEngine(promql.EngineOpts{
 		Logger: cfg.Log, MaxSamples: cfg.MaxSamples, Timeout: cfg.Timeout, LookbackDelta: cfg.Lookback,
@@ -168,8 +170,8 @@ func (e *Engine) run(ctx context.Context, q Query, s span, prepare func(context.
 		err = e.contain(recover(), q, err)
 		e.meters.observe(q, time.Since(began), err)
 	}()
-	plan, err := e.check(q.PromQL, s)
-	if err != nil {
+	var plan plan
+	if err := e.inTurn(ctx, q.Payer, func() (err error) { plan, err = e.check(q.PromQL, s); return err }); err != nil {
 		return nil, nil, err
 	}
 	if e.cfg.Want != nil && len(plan.names) > 0 {
@@ -281,6 +283,19 @@ func (e *Engine) acquire(parent context.Context, q Query) (ctx context.Context, 
 	}
 	ctx, cancel := context.WithTimeout(parent, e.timeout(q))
 	return ctx, func() { cancel(); free() }, nil
+}
+
+// maxChecks bounds the texts that are parsed at a time: each takes milliseconds, and up to 1 MiB.
+const maxChecks = 8
+
+// inTurn calls check, which parses a text, when it is the payer's turn.
+func (e *Engine) inTurn(ctx context.Context, payer fair.Payer, check func() error) error {
+	release, err := e.checks.Acquire(ctx, fair.Request{Payer: payer, MaxWaiting: maxWaitingPayer})
+	if err != nil {
+		return waitError(err)
+	}
+	defer release()
+	return check()
 }
 
 // waitError returns the error of a query that got no slot.

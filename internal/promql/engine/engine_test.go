@@ -267,6 +267,31 @@ func TestNamespacesPay(t *testing.T) {
 	})
 }
 
+// Texts are parsed in turns, before their queries wait: a payer with many does not keep out another one.
+func TestTextsAreParsedInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Config{}, tenants(t))
+		for range maxChecks / 4 {
+			release, err := e.checks.Acquire(t.Context(), fair.Request{Payer: fair.Namespace("greedy")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+		}
+		for payer, want := range map[string]Limit{"greedy": LimitSlots, "quiet": ""} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			q := Query{PromQL: "up", Payer: fair.Namespace(payer)}
+			_, ofFormat := e.Format(ctx, q)
+			_, _, ofQuery := e.Instant(ctx, q, now)
+			_, _, ofSeries := e.Series(ctx, q, Selection{Match: []string{"up"}, From: now, To: now})
+			if limitOf(ofFormat) != want || limitOf(ofQuery) != want || limitOf(ofSeries) != want {
+				t.Errorf("%s: %v, %v, %v; want the limit %q", payer, ofFormat, ofQuery, ofSeries, want)
+			}
+		}
+	})
+}
+
 // The timeout of a reserved query begins with its evaluation. Waiting has a bound and an
 // error of its own. A caller with a slot does not wait.
 func TestWaitingIsNotEvaluation(t *testing.T) {
