@@ -107,8 +107,8 @@ type GPUAutoscalerStatus struct {
 
 // PendingStatus is one reason why replicas do not serve.
 type PendingStatus struct {
-	// Reason is that of the scheduler, such as Unschedulable, or of the container, such as
-	// ImagePullBackOff.
+	// Reason is that of the scheduler, such as Unschedulable, of the container, such as
+	// ImagePullBackOff, or FailedCreate where pods cannot be created, such as for a quota.
 	Reason string `json:"reason"`
 	// Replicas is the number of replicas with this reason.
 	Replicas int32 `json:"replicas"`

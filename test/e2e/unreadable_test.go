@@ -12,6 +12,7 @@ import (
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -105,6 +106,35 @@ func TestBrokenObjectsSayWhatToDo(t *testing.T) {
 	})
 	f("forbidden", "may not update deployments/scale.apps in the namespace llm: the binding of ClusterRole gpupilot-controller:scale is missing, or the role has changed; the replicas stay until you apply deploy/rbac/controller.yaml",
 		func(a *v1alpha1.GPUAutoscaler) { a.Spec.MinReplicas = new(int32(2)) })
+}
+
+// Pods that a ResourceQuota keeps from being created are held up by it, in the status and in explain.
+func TestQuotaIsNamed(t *testing.T) {
+	const space = "quota"
+	rig.Create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space}})
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: "one-pod"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}}}
+	rig.Create(t, quota)
+	stack.Eventually(t, func() error {
+		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(quota), quota); err != nil || len(quota.Status.Hard) == 0 {
+			return fmt.Errorf("the quota is not in force: %w", err)
+		}
+		return nil
+	})
+	a := stack.Autoscaler("full")
+	a.Namespace, a.Spec.MinReplicas = space, new(int32(3))
+	rig.Create(t, stack.Deployment(space, "full", 1, time.Second))
+	rig.Create(t, a)
+	stack.Eventually(t, func() error {
+		if err := rig.Client.Get(t.Context(), client.ObjectKeyFromObject(a), a); err != nil {
+			return err
+		}
+		var text strings.Builder
+		remote.Write(&text, a, time.Now())
+		if want := "2 held up by FailedCreate: pods "; !strings.Contains(text.String(), want) || !strings.Contains(text.String(), "exceeded quota: one-pod") {
+			return fmt.Errorf("explain says %q, want %q and the quota", &text, want)
+		}
+		return nil
+	})
 }
 
 // eventSays returns an error as long as no Event about a GPUAutoscaler says it.

@@ -28,7 +28,7 @@ func (x *startup) Forget(*Pass) { x.Startup = replica.Startup{} }
 
 func (x *startup) Report(p *Pass) Part {
 	p.Startup = x.Learned()
-	learned, given, pending := p.Startup, p.Object.Spec.Startup, replica.Pending(p.Units.Pods)
+	learned, given, pending := p.Startup, p.Object.Spec.Startup, replica.Pending(p.Units.Pods, p.refused())
 	return Part{
 		Status: func(st, _ *v1alpha1.GPUAutoscalerStatus) { st.Startup, st.Pending = learned, pending },
 		View: func(v *view.Workload) {
@@ -39,4 +39,14 @@ func (x *startup) Report(p *Pass) Part {
 			}
 		},
 	}
+}
+
+// refused says how many replicas lack their pod, and why; nil: none does.
+func (p *Pass) refused() *v1alpha1.PendingStatus {
+	if p.Target == nil || p.Target.Refused == nil || int(p.Target.Replicas) <= len(p.Units.Pods) {
+		return nil
+	}
+	out := *p.Target.Refused
+	out.Replicas = p.Target.Replicas - int32(len(p.Units.Pods))
+	return &out
 }

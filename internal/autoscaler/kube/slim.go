@@ -61,9 +61,16 @@ func Slim(more []string) toolscache.TransformFunc {
 		case *resourcev1.ResourceClaimTemplate:
 			return slimTemplate(o), nil
 		case *appsv1.Deployment:
-			return &appsv1.Deployment{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{
+			slim := &appsv1.Deployment{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.DeploymentSpec{
 				Replicas: o.Spec.Replicas, Selector: slimSelector(o.Spec.Selector), Template: corev1.PodTemplateSpec{Spec: slimTemplateSpec(&o.Spec.Template.Spec, more)},
-			}}, nil
+			}}
+			for _, c := range o.Status.Conditions {
+				if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue { // such as for a ResourceQuota
+					c.Reason, c.Message = excerpt.Of(c.Reason, maxName), excerpt.Of(c.Message, maxHPAMessage)
+					slim.Status.Conditions = []appsv1.DeploymentCondition{c}
+				}
+			}
+			return slim, nil
 		case *appsv1.StatefulSet:
 			return &appsv1.StatefulSet{ObjectMeta: slimMeta(&o.ObjectMeta), Spec: appsv1.StatefulSetSpec{
 				Replicas: o.Spec.Replicas, Ordinals: o.Spec.Ordinals, Selector: slimSelector(o.Spec.Selector), Template: corev1.PodTemplateSpec{Spec: slimTemplateSpec(&o.Spec.Template.Spec, more)},

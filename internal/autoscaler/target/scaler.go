@@ -44,6 +44,8 @@ type Target struct {
 	Selector labels.Selector
 	Template replica.Template
 	First    int32 // ordinal of a StatefulSet
+	// Refused is why pods cannot be created, such as a ResourceQuota, as the status of a Deployment says; nil: they can.
+	Refused *v1alpha1.PendingStatus
 
 	gvk       schema.GroupVersionKind
 	version   string // of its scale
@@ -140,6 +142,11 @@ func (s *Scaler) readWorkload(ctx context.Context, t *Target) error {
 			return err
 		}
 		obj, selector, replicas, pods = d, d.Spec.Selector, d.Spec.Replicas, &d.Spec.Template
+		for _, c := range d.Status.Conditions {
+			if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+				t.Refused = &v1alpha1.PendingStatus{Reason: c.Reason, Message: c.Message}
+			}
+		}
 	default:
 		d := &appsv1.StatefulSet{}
 		if err := s.client.Get(ctx, key, d); err != nil {

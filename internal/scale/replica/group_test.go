@@ -141,7 +141,7 @@ func TestAGroupSaysWhatKeepsIt(t *testing.T) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}}}}
 	})
 	u := unitOf(member("set-0", 0, 2, 0, scheduled(1), podtest.Ready(at(5))), crash)
-	if p := Pending(u.Pods); len(p) != 1 || p[0].Reason != "CrashLoopBackOff" {
+	if p := Pending(u.Pods, nil); len(p) != 1 || p[0].Reason != "CrashLoopBackOff" {
 		t.Errorf("%+v", p)
 	}
 }

@@ -19,9 +19,13 @@ const (
 )
 
 // Pending returns the reasons that keep pods from serving, the one with the most
-// pods first.
-func Pending(pods []*corev1.Pod) []v1alpha1.PendingStatus {
+// pods first: those of pods, and of those that cannot be created; nil: all can.
+func Pending(pods []*corev1.Pod, refused *v1alpha1.PendingStatus) []v1alpha1.PendingStatus {
 	byReason := map[string]*v1alpha1.PendingStatus{}
+	if refused != nil {
+		refused.Message = excerpt.Of(refused.Message, maxPendingMessage)
+		byReason[refused.Reason] = refused
+	}
 	for _, pod := range pods {
 		reason, message := pendingReason(pod)
 		if reason == "" {

@@ -29,8 +29,9 @@ func TestPending(t *testing.T) {
 		podtest.Pod("a", "starts", at(0), waits("ContainerCreating", "")),
 		podtest.Pod("a", "x", at(0), unschedulable, why), podtest.Pod("a", "y", at(0), unschedulable),
 		podtest.Pod("a", "z", at(0), waits("ImagePullBackOff", "no such image")),
-	})
+	}, &v1alpha1.PendingStatus{Reason: "FailedCreate", Replicas: 3, Message: `pods "z-" is forbidden: exceeded quota: gpus`})
 	want := []v1alpha1.PendingStatus{
+		{Reason: "FailedCreate", Replicas: 3, Message: `pods "z-" is forbidden: exceeded quota: gpus`},
 		{Reason: "Unschedulable", Replicas: 2, Message: "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"},
 		{Reason: "ImagePullBackOff", Replicas: 1, Message: "no such image"},
 	}
