@@ -25,7 +25,7 @@ func (e *engine) limit(want int32, changes []Change) ruling {
 	}
 	first := down && e.young && e.p.descendsByDefault()
 	if first {
-		policies = []RatePolicy{firstDescent}
+		policies = []RatePolicy{{Value: 1, Period: min(firstDescent, max(descentPeriod, e.p.typicalStartup()))}}
 	}
 	if selected == SelectDisabled {
 		return ruling{RuleDisabled, cur, facts.Disabled(down)}
@@ -47,9 +47,9 @@ func (e *engine) limit(want int32, changes []Change) ruling {
 	return ruling{}
 }
 
-// firstDescent is the rate downward of a promise while the record of its load is short: nobody
-// knows how soon a load comes back.
-var firstDescent = RatePolicy{Value: 1, Period: 2 * time.Minute}
+// firstDescent is the longest time in which a promise gives up one replica while the record of its load is short: nobody
+// knows how soon a load comes back, and a start-up later it can be served.
+const firstDescent = 2 * time.Minute
 
 // rateLimit is how far the rate policies let the replicas go now, and the period
 // of the policy that sets this limit.
@@ -88,7 +88,7 @@ func (p *Policy) descendsByDefault() bool { return p.Down.Window < 0 && len(p.Do
 // longestPeriod is the longest period of a rate policy.
 func (p *Policy) longestPeriod() (longest time.Duration) {
 	if p.descendsByDefault() {
-		longest = firstDescent.Period
+		longest = firstDescent
 	}
 	for _, policies := range [][]RatePolicy{p.Up.Policies, p.downPolicies()} {
 		for _, rp := range policies {

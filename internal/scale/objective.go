@@ -51,7 +51,7 @@ func (e *evaluation) keepPromise(m measure) (_ measure, d promise.Demand, ok boo
 		seconds = min(seconds, 1)
 	}
 	s.Promise = s.Promise.Next(r, seconds, e.signal.Terms())
-	d, ok = s.Promise.Demand(e.signal.Terms())
+	d, ok = s.Promise.Demand(e.signal.Terms(), e.p.typicalStartup().Seconds())
 	if age := e.now.Sub(s.TokensAt); !ok || age > forgetTokens || age < 0 {
 		return m, d, false
 	}

@@ -131,7 +131,7 @@ func (f *fluid) plansOf(out []Plan, average float64) []Plan {
 	// A short record has seen neither the load come back nor what it can rise to: the
 	// shorter it is, the closer a plan is to the one without a record, or the safer.
 	doubt := f.doubt()
-	shortest, fullest := firstWindow*doubt, float32(1-(1-f.First/unseenRise)*doubt)
+	shortest, fullest := firstWindow(f.Startup)*doubt, float32(1-(1-f.First/firstRoom(f.Startup))*doubt)
 	for _, window := range windows {
 		if window < shortest {
 			continue

@@ -222,7 +222,7 @@ func TestAStricterObjectiveGetsMoreFromTheFirstMinute(t *testing.T) {
 			if learns {
 				s = s.Learn(termsOf(objective), bounds)
 			}
-			d, ok := s.Demand(termsOf(objective))
+			d, ok := s.Demand(termsOf(objective), 120)
 			if !ok || (s.Plan.Target > 0) != learns || d.Replicas < before || !learns && d.Replicas == before {
 				t.Errorf("after %g s, %g: %+v of %+v, and %v replicas for a looser objective", seconds, objective, d, s.Plan, before)
 			}
@@ -242,12 +242,12 @@ func TestAStricterObjectiveGetsMoreFromTheFirstMinute(t *testing.T) {
 func TestTheFirstPlanLeavesRoom(t *testing.T) {
 	terms := termsOf(0.99)
 	s := drive(State{}, Load{4000, 2000}, 5, 900)
-	d, _ := s.Demand(terms)
+	d, _ := s.Demand(terms, 120)
 	cost, _ := s.Work.Cost()
 	if share := assumedShare(1.4*d.Busy/d.Replicas, s.knee(&cost, terms.Limits)); share > terms.allowed() {
 		t.Errorf("a rise to 1.4 times the load misses %.2f %% of the requests", 100*share)
 	}
-	later, _ := drive(s, Load{400, 200}, 5, 3000).Demand(terms)
+	later, _ := drive(s, Load{400, 200}, 5, 3000).Demand(terms, 120)
 	if later.Replicas < 0.95*d.Replicas {
 		t.Errorf("%.1f replicas 50 minutes after a load of %.1f", later.Replicas, d.Replicas)
 	}
@@ -258,9 +258,9 @@ func TestRisesComeAgain(t *testing.T) {
 	terms := termsOf(0.99)
 	s := drive(State{}, Load{4000, 2000}, 5, 900)
 	s.Plan = Plan{Target: 0.8, Average: 900, Window: 60, AtOnce: 0.3}
-	rise, _ := drive(s, Load{12000, 6000}, 15, 60).Demand(terms)
-	after, _ := drive(drive(s, Load{12000, 6000}, 15, 60), Load{4000, 2000}, 15, 300).Demand(terms)
-	if later, _ := drive(drive(s, Load{12000, 6000}, 15, 60), Load{4000, 2000}, 15, 900).Demand(terms); after.Replicas < 0.9*rise.Replicas || later.Replicas > 0.5*rise.Replicas {
+	rise, _ := drive(s, Load{12000, 6000}, 15, 60).Demand(terms, 120)
+	after, _ := drive(drive(s, Load{12000, 6000}, 15, 60), Load{4000, 2000}, 15, 300).Demand(terms, 120)
+	if later, _ := drive(drive(s, Load{12000, 6000}, 15, 60), Load{4000, 2000}, 15, 900).Demand(terms, 120); after.Replicas < 0.9*rise.Replicas || later.Replicas > 0.5*rise.Replicas {
 		t.Errorf("%.1f replicas at a rise, %.1f five minutes later, %.1f after fifteen", rise.Replicas, after.Replicas, later.Replicas)
 	}
 }
@@ -397,7 +397,7 @@ func drive(s State, l Load, replicas, seconds float64) State {
 
 func TestAPlanIsLearnedAndKept(t *testing.T) {
 	var s State
-	if _, ok := s.Demand(terms); ok {
+	if _, ok := s.Demand(terms, 120); ok {
 		t.Error("demand without a reading")
 	}
 	for i := range 40 {
@@ -413,21 +413,21 @@ func TestAPlanIsLearnedAndKept(t *testing.T) {
 	if !slices.Equal(before.Loads, s.Loads) || s.Plan != (Plan{}) {
 		t.Error("Learn changed the state that it was given")
 	}
-	d, ok := learned.Demand(terms)
+	d, ok := learned.Demand(terms, 120)
 	cost, _ := learned.Work.Cost()
 	if !ok || d.Replicas < max(d.Highest, d.Reserve)/d.Target-1e-9 || d.Replicas*learned.knee(&cost, terms.Limits) < d.Busy {
 		t.Errorf("demand %+v", d)
 	}
 	// A load that jumps counts within a minute, and one that falls after the window.
 	jumped := drive(learned, Load{20000, 10000}, 5, 60)
-	if up, _ := jumped.Demand(terms); up.Replicas < 1.5*d.Replicas {
+	if up, _ := jumped.Demand(terms, 120); up.Replicas < 1.5*d.Replicas {
 		t.Errorf("after a jump: %+v, before it %+v", up, d)
 	}
-	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(terms)
+	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(terms, 120)
 	if fallen.Replicas < d.Replicas*0.9 {
 		t.Errorf("after a fall: %+v", fallen)
 	}
-	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(terms)
+	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(terms, 120)
 	if later.Replicas >= d.Replicas && p.Reserve < d.Highest {
 		t.Errorf("after the window: %+v", later)
 	}
@@ -545,7 +545,7 @@ func FuzzState(f *testing.F) {
 			s = s.Next(Reading{time.Time{}, serving, 1, prompt, output, token, requests, requests, requests, missed, prompt, output}, 5, terms)
 		}
 		s = s.Learn(terms, Bounds{0, 100, 120})
-		if d, ok := s.Demand(terms); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
+		if d, ok := s.Demand(terms, 120); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
 			t.Fatalf("demand %+v of %+v", d, s)
 		}
 		if shares := s.Curve.Shares(0.4); !slices.IsSorted(shares[:]) {
@@ -572,6 +572,6 @@ func BenchmarkNextAndDemand(b *testing.B) {
 	r := Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, 0.1, 5, 9}
 	for b.Loop() {
 		next := s.Next(r, 1, terms)
-		next.Demand(terms)
+		next.Demand(terms, 120)
 	}
 }

@@ -52,19 +52,21 @@ const (
 	// firstShare is the share of the allowed misses that the assumed curve may have before a
 	// plan is chosen. Without history, 99 % was kept in 18 of 24 cells, with 0.45 and with 0.2
 	// in 17, and with three quarters of the knee for any objective in 16. That busy share is
-	// divided by a rise that nobody has seen yet; firstAverage and firstWindow are the average
-	// and the window then, in seconds. Of 40 replays of two hours without history, before there was
+	// divided by 1 and a rise that nobody has seen yet; firstAverage is the average then, in
+	// seconds, and mostFirstWindow the window. Both are those of a start-up of longStart seconds or
+	// more: with a shorter one, a load rises less meanwhile, and a replica that was removed is soon
+	// back. The window is startsWindow start-ups at least. Of 40 replays of two hours without history, before there was
 	// rises, a rise of 1.4 and an hour kept 99 % in 28, a rise of 2 in 30 for 5 % more GPU-hours,
 	// and a rise of 1 and six start-ups in 24.
-	firstShare, unseenRise, firstAverage, firstWindow = 0.3, 1.4, 30, 3600
+	firstShare, unseenRise, firstAverage, mostFirstWindow, longStart, startsWindow = 0.3, 0.4, 30, 3600, 120, 6
 	// atOnceShare is the share of the allowed misses that the load of the last minute may
 	// cause, whatever the average of the plan: a rise that the record lacks. With 0.35, the
 	// hour lunch of gpupilot demo missed up to 1.07 %; with 0.1, it took 6 % more
 	// GPU-hours. In 48 cells, 0.2 took 1.14 × and 0.35 took 1.15 ×.
 	atOnceShare = 0.2
-	// rises is for how long the load of a minute counts at once while the record is short, in
-	// seconds. Without it, a load of few long prompts turned 71 times an hour.
-	rises = 600
+	// mostRises and startsRises bound for how long the load of a minute counts at once while the record is short, in
+	// seconds and in start-ups. Without it, a load of few long prompts turned 71 times an hour.
+	mostRises, startsRises = 600, 5
 	// mostBusy is the highest knee: queues grow long where replicas are busier.
 	mostBusy, leastKnee = 0.85, 0.05
 	// margin is the share of the misses aimed at that a plan may have in its replay, which
@@ -293,9 +295,9 @@ type Demand struct {
 	Young    bool    // the record is too short to say how soon a load comes back
 }
 
-// Demand is what the plan of an objective asks for. ok is false while it is not known what a
-// token costs.
-func (s State) Demand(t Terms) (d Demand, ok bool) {
+// Demand is what the plan of an objective asks for, where a replica serves after startup seconds. ok is
+// false while it is not known what a token costs.
+func (s State) Demand(t Terms, startup float64) (d Demand, ok bool) {
 	cost, ok := s.Work.Cost()
 	if !ok {
 		return Demand{}, false
@@ -303,7 +305,7 @@ func (s State) Demand(t Terms) (d Demand, ok bool) {
 	d = Demand{Target: s.Plan.Target, Average: s.Plan.Average, Window: s.Plan.Window, Reserve: s.Plan.Reserve, Missed: s.Causes(), Young: len(s.Loads) < trusted/StepSeconds}
 	knee := s.knee(&cost, t.Limits)
 	if d.Target <= 0 {
-		d.Target, d.Average, d.Window, d.Reserve = fullest(firstShare*t.allowed(), knee)/unseenRise, firstAverage, firstWindow, 0
+		d.Target, d.Average, d.Window, d.Reserve = fullest(firstShare*t.allowed(), knee)/firstRoom(startup), firstAverage, firstWindow(startup), 0
 	}
 	d.Busy = cost.Busy(s.Level)
 	d.Highest = s.highest(&cost, d.Busy, int(d.Average/StepSeconds), int(d.Window/StepSeconds))
@@ -311,12 +313,21 @@ func (s State) Demand(t Terms) (d Demand, ok bool) {
 	// is short, rises that fall at once come again.
 	window := 0
 	if d.Young {
-		window = rises / StepSeconds
+		window = int(min(mostRises, startsRises*startup) / StepSeconds)
 	}
 	full := s.highest(&cost, d.Busy, 60/StepSeconds, window) / s.atOnce(fullest(atOnceShare*t.allowed(), knee), d.Young)
 	d.Replicas = max(max(d.Highest, d.Reserve)/d.Target, full)
 	return d, true
 }
+
+// firstWindow is the window before a plan is chosen.
+func firstWindow(startup float64) float64 {
+	long := min(1, startup/longStart)
+	return min(mostFirstWindow, max(startsWindow*startup, mostFirstWindow*long*long))
+}
+
+// firstRoom is by how much a load may rise within a start-up that nobody has seen yet.
+func firstRoom(startup float64) float64 { return 1 + unseenRise*min(1, startup/longStart) }
 
 // atOnce is the busy share to which the load of the last minute may fill replicas: by the misses
 // that were measured or by the assumed curve. The lower one counts while the record is short.
