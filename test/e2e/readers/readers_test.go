@@ -35,7 +35,7 @@ import (
 
 var (
 	pairs  = flag.Int("pairs", 6, "how many pairs of a route and an attack to run; 0: all")
-	seed   = flag.Uint64("seed", 0, "of the choice of pairs; 0: a random one")
+	seed   = flag.Uint64("seed", 1, "of the choice of pairs")
 	reacts = flag.Int("reactions", 1, "how many times the honest workload is scaled beside an attack; the median is reported")
 	only   = flag.String("only", "", "a regular expression of the pairs")
 )
@@ -142,10 +142,6 @@ func reads(request string) readers.Client {
 // Clients that hold what they get, at any route of any listener, and objects that cost much keep no other client out, delay
 // no decision, and cost little memory.
 func TestReadersKeepNobodyOut(t *testing.T) {
-	if *seed == 0 {
-		*seed = rand.Uint64()
-	}
-	t.Logf("-seed %d", *seed)
 	r := newRig(t)
 	type pair struct {
 		*listener
