@@ -171,6 +171,10 @@ var installed = []together{
 		{[]string{"GP503 ValidatingAdmissionPolicy gpupilot-controller-pods"}, func(t *testing.T) {
 			patch(t, a(t, "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "", "gpupilot-controller-pods"), `{"spec":{"failurePolicy":"Ignore"}}`, `{"spec":{"failurePolicy":"Fail"}}`)
 		}},
+		{[]string{"GP506 ClusterRole gpupilot-controller:scale"}, func(t *testing.T) {
+			patch(t, a(t, "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", "gpupilot-controller:scale"), `{"subjects":[]}`,
+				`{"subjects":[{"kind":"ServiceAccount","name":"gpupilot-controller","namespace":"gpupilot-system"}]}`)
+		}},
 		spec("GP416", "a", func(s *v1alpha1.GPUAutoscalerSpec) {
 			s.Schedules = []v1alpha1.Schedule{{Name: "same", Start: "08:00", End: "18:00", MaxReplicas: &s.MaxReplicas}}
 		}),
@@ -246,7 +250,7 @@ var installed = []together{
 		controller("GP601 controller", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(0)) }),
 		{[]string{
 			"GP202?", "GP203?", "GP206?", "GP301?", "GP302?", "GP303?", "GP304?", "GP305?", "GP307?", "GP308?",
-			"GP405?", "GP406?", "GP407?", "GP410?", "GP414?", "GP415?", "GP419?", "GP501?", "GP502?", "GP603?",
+			"GP405?", "GP406?", "GP407?", "GP410?", "GP414?", "GP415?", "GP419?", "GP501?", "GP502?", "GP506?", "GP603?",
 		}, func(*testing.T) {}},
 	},
 }

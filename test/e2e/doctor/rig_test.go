@@ -111,6 +111,7 @@ spec:
       labels: {app.kubernetes.io/name: gpupilot, app.kubernetes.io/component: controller}
       annotations: {sim.gpupilot.dev/exec: image}
     spec:
+      serviceAccountName: gpupilot-controller
       nodeSelector: {pool: work}
       terminationGracePeriodSeconds: 5
       containers:
