@@ -40,7 +40,7 @@ const (
 	maxClaims       = 64                    // of a pod
 	maxRequests     = 64                    // of a template of resource claims, and alternatives of a request
 	maxMetrics      = 8                     // of a HorizontalPodAutoscaler, and its conditions
-	maxHPAMessage   = 768                   // bytes of a condition's message
+	maxMessage      = 768                   // bytes of a condition's message
 )
 
 // UnreadNote says what gpu.UnreadLabels means for the author of an object.
@@ -66,7 +66,7 @@ func Slim(more []string) toolscache.TransformFunc {
 			}}
 			for _, c := range o.Status.Conditions {
 				if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue { // such as for a ResourceQuota
-					c.Reason, c.Message = excerpt.Of(c.Reason, maxName), excerpt.Of(c.Message, maxHPAMessage)
+					c.Reason, c.Message = excerpt.Of(c.Reason, maxName), excerpt.Of(c.Message, maxMessage)
 					slim.Status.Conditions = []appsv1.DeploymentCondition{c}
 				}
 			}
@@ -179,7 +179,7 @@ func slimHPA(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.Horizontal
 	status.CurrentReplicas, status.DesiredReplicas = h.Status.CurrentReplicas, h.Status.DesiredReplicas
 	for _, c := range atMost(h.Status.Conditions, maxMetrics) {
 		status.Conditions = append(status.Conditions, autoscalingv2.HorizontalPodAutoscalerCondition{
-			Type: c.Type, Status: c.Status, Reason: excerpt.Of(c.Reason, maxPodReason), Message: excerpt.Of(c.Message, maxHPAMessage),
+			Type: c.Type, Status: c.Status, Reason: excerpt.Of(c.Reason, maxPodReason), Message: excerpt.Of(c.Message, maxMessage),
 		})
 	}
 	return slim

@@ -26,8 +26,9 @@ type Limits struct {
 	// Slack is how long the writes of a connection may be blocked, plus one second for each
 	// MiB that was written.
 	Slack time.Duration
-	// Buffer is the kernel's buffer of a connection in each direction, in bytes; 0: 256 KiB. The kernel's own limit is
-	// up to 32 MiB, so that a few clients could use the memory for TCP of a whole node.
+	// Buffer is the kernel's buffer of a connection in each direction, in bytes; 0: 256 KiB. The kernel's own limit
+	// (net.ipv4.tcp_rmem and tcp_wmem) is up to 32 MiB, so that a few hundred clients could use the memory for TCP of a
+	// whole node (tcp_mem).
 	Buffer int
 }
 

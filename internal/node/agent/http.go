@@ -99,7 +99,8 @@ func (a *Agent) serveHealth(w http.ResponseWriter, _ *http.Request) {
 
 // ClientLimits bounds an agent's clients. scrapes is the number of requests that are handled at
 // a time; 0: as many as there are connections. A place is held by those for /metrics and for
-// JSON. Connections, buffers and pages together take about 20 MiB at most.
+// JSON. Connections, pages and the kernel's buffers, of which a connection has 64 KiB in each
+// direction, together take about 30 MiB at most.
 func ClientLimits(scrapes int) listen.Limits {
 	return listen.Limits{Connections: 128, PerSource: 8, Places: scrapes, Slack: time.Second, Buffer: 64 << 10}
 }
