@@ -15,6 +15,9 @@ const LearnInterval = 5 * time.Minute
 // mostTokens is the rate, in tokens/s of a replica, above which a reading is invalid.
 const mostTokens = 1e8
 
+// mostCacheUse is the highest valid share of a KV cache: in blocks, it may be one too many.
+const mostCacheUse = 1.05
+
 // promised reports whether the signal has an objective, whose plan then decides.
 func (s *Signal) promised() bool { return s.Objective > 0 && s.Learned() }
 
@@ -78,7 +81,7 @@ func (e *evaluation) isMeasuring() bool {
 // work adds up what the replicas did, and counts those that should say so, and do not.
 func (e *evaluation) work(m *measure) promise.Reading {
 	r := promise.Reading{At: e.now, Serving: float64(e.serving), Wanted: e.state.Wanted, Most: float64(e.p.ceiling())}
-	timed := 0.0
+	timed, running, waiting := 0.0, 0.0, 0.0
 	for k := range e.o.Pods {
 		pod := &e.o.Pods[k]
 		x := pod.pace(e.i)
@@ -96,9 +99,14 @@ func (e *evaluation) work(m *measure) promise.Reading {
 			r.TokenSeconds += x.TokenSeconds * x.OutputTokensPerSecond
 			timed += x.OutputTokensPerSecond
 		}
+		r.Held += x.CacheUse
+		running, waiting = running+x.Running, waiting+x.Waiting
 		if a := pod.arrivals(e.i); e.isValid(pod, a) {
 			r.Arrived += min(a.Value, mostArrivals)
 		}
+	}
+	if running > 0 {
+		r.Queued = waiting / running
 	}
 	if timed > 0 {
 		r.TokenSeconds /= timed
@@ -110,7 +118,8 @@ func (e *evaluation) work(m *measure) promise.Reading {
 func (p *Pace) countsTokens() bool {
 	within := func(x, most float64) bool { return x >= 0 && x <= most }
 	return p.Counted && within(p.PromptTokensPerSecond, mostTokens) && within(p.OutputTokensPerSecond, mostTokens) &&
-		within(p.FirstTokensPerSecond, mostArrivals) && within(p.EndedPerSecond, mostArrivals) && within(p.MissedPerSecond, mostArrivals)
+		within(p.FirstTokensPerSecond, mostArrivals) && within(p.EndedPerSecond, mostArrivals) && within(p.MissedPerSecond, mostArrivals) &&
+		within(p.CacheUse, mostCacheUse) && within(p.Running, mostArrivals) && within(p.Waiting, mostArrivals)
 }
 
 // Learn returns the state with the plans that keep the policy's objectives, by what was

@@ -82,6 +82,9 @@ type Pace struct {
 	OutputTokensPerSecond float64 // generated
 	EndedPerSecond        float64 // requests/s that were answered or aborted
 	MissedPerSecond       float64 // of those, the ones that missed a limit or were aborted
+
+	CacheUse         float64 // share of the KV cache that requests hold; 0: none, or not known
+	Running, Waiting float64 // requests in the batch, and in the server's queue; 0: none, or not known
 }
 
 // reading returns the replica's reading of signal i.

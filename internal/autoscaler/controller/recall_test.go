@@ -61,6 +61,40 @@ func (s *llmServer) serve(t testing.TB, store *series.Store, at time.Time, reque
 	}
 }
 
+// What the servers' requests hold of their KV caches is part of the load: a cache is read by each
+// iteration. A server that does not tell leaves it unknown.
+func TestTheLoadHasTheKVCaches(t *testing.T) {
+	f := func(metric string, want float64) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			a := promised("web")
+			r := newRig(t, deployment("web", 2), a)
+			w := r.add(a)
+			var servers []*llmServer
+			for _, name := range []string{"web-0", "web-1"} {
+				p := pod("web", name, time.Now().Add(-time.Hour), ready(time.Now().Add(-time.Hour)))
+				r.pods.Pods = append(r.pods.Pods, p)
+				servers = append(servers, &llmServer{p, map[string]float64{metric: 0.6}})
+			}
+			for range 120 {
+				time.Sleep(time.Second)
+				for _, s := range servers {
+					s.serve(t, r.store, time.Now(), 2, 1000, 200)
+				}
+				w.pass(time.Now())
+			}
+			l, ok := w.engine.state.Load(0)
+			if got := float64(l.Cache); !ok || math.Abs(got-want) > 0.05*want {
+				t.Errorf("%s: %v full caches are read per second, want %v", metric, got, want)
+			}
+		})
+	}
+	token := 8.26e-3 / (1 - 2*(1000*0.0565e-3+200*0.245e-3))
+	f("max(vllm:kv_cache_usage_perc)", 2*0.6/token)
+	f("max(vllm:gpu_cache_usage_perc)", 2*0.6/token)
+	f("vllm:num_preemptions", 0)
+}
+
 // promised has an objective on vLLM's latencies.
 func promised(name string) *v1alpha1.GPUAutoscaler {
 	a := autoscaler(name)

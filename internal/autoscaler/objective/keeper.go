@@ -149,8 +149,8 @@ func (x *kept) observe(m *policy.Misses, pods []*corev1.Pod, v requests.Values, 
 	})
 }
 
-// AddPace adds the rates of tokens, of requests and of misses to a pod's pace. read returns
-// the rate of a term, per second.
+// AddPace adds the rates of tokens, of requests and of misses to a pod's pace, and the requests and
+// what they hold of the KV cache. read returns the value of a term, of counters the rate per second.
 func AddPace(p *scale.Pace, m *policy.Misses, read func(policy.Term) (float64, bool)) {
 	ended, ok1 := read(m.Ended)
 	prompt, ok2 := read(m.PromptTokens)
@@ -173,6 +173,11 @@ func AddPace(p *scale.Pace, m *policy.Misses, read func(policy.Term) (float64, b
 	}
 	p.Counted, p.PromptTokensPerSecond, p.OutputTokensPerSecond = true, prompt, output
 	p.EndedPerSecond, p.MissedPerSecond = ended, min(max(first, token, aborted), ended)
+	p.CacheUse, _ = read(m.CacheUse)
+	if running, ok := read(m.Running); ok {
+		p.Running = running
+		p.Waiting, _ = read(m.Waiting)
+	}
 }
 
 // overRate returns the requests/s over a limit, at least. Of a histogram of tokens it is the

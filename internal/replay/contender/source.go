@@ -97,6 +97,7 @@ func paceOf(x *service.PodReport, at time.Time) scale.Pace {
 		FirstTokenSeconds: float64(x.FirstTokenSeconds), FirstTokensPerSecond: float64(x.FirstTokensPerSecond), At: at, OK: true,
 		Counted: true, PromptTokensPerSecond: float64(x.PromptTokensPerSecond), OutputTokensPerSecond: float64(x.OutputTokensPerSecond),
 		EndedPerSecond: float64(x.EndedPerSecond), MissedPerSecond: float64(x.MissedPerSecond),
+		CacheUse: float64(x.Values[service.KVUse]), Running: float64(x.Values[service.Running]), Waiting: float64(x.Values[service.Waiting]),
 	}
 }
 

@@ -110,6 +110,7 @@ func (c *Compiled) expandPreset(in *v1alpha1.Signal, p *server, path *field.Path
 	if requests.Learned() {
 		src.Pace = p.pace.withFirstToken(first > 0)
 		src.Misses = p.misses.of(limit, first)
+		src.Misses.CacheUse, src.Misses.Running, src.Misses.Waiting = p.kvCache, p.running, p.waiting
 		if err := setTerms(&requests, in.SLO, path.Child("slo")); err != nil {
 			return err
 		}

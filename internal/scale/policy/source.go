@@ -79,6 +79,10 @@ type Misses struct {
 	First, Token []Histogram
 
 	PromptTokens, OutputTokens Term
+
+	// CacheUse is the share of the KV cache that requests hold, and Running and Waiting are the
+	// requests; nil: the server does not tell.
+	CacheUse, Running, Waiting Term
 }
 
 // Histogram is a histogram of a server around a limit, in seconds.
@@ -94,8 +98,10 @@ type Histogram struct {
 // terms returns all terms.
 func (m *Misses) terms() []Term {
 	out := append([]Term{m.Ended, m.PromptTokens, m.OutputTokens}, m.Aborted...)
-	if m.Extra != nil {
-		out = append(out, m.Extra)
+	for _, more := range []Term{m.Extra, m.CacheUse, m.Running, m.Waiting} {
+		if more != nil {
+			out = append(out, more)
+		}
 	}
 	for _, h := range slices.Concat(m.First, m.Token) {
 		out = append(out, h.Count, h.Below, h.Above, h.Lower, h.Upper)

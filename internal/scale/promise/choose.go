@@ -2,8 +2,13 @@
 
 package promise
 
-// Load is the tokens/s that a workload is asked for.
-type Load struct{ Prompt, Output float32 }
+// Load is what a workload is asked for per second.
+type Load struct {
+	Prompt, Output float32 // tokens
+	// Cache is how many full KV caches are read: those of all iterations, as each reads what its
+	// sequences hold. 0: none, or not known.
+	Cache float32
+}
 
 // Plan says how many replicas a load gets: those that are loaded to Target by the highest
 // load within Window, as means over Average, and by no less than Reserve. The zero Plan is
@@ -37,7 +42,6 @@ type Replay struct {
 	Seconds  float64 // of a step
 	Cost     Cost
 	Shares   Shares
-	Knee     float64 // busy share at which replicas are full by their limits
 	First    float64 // busy share of a replica without a record
 	Startup  float64 // seconds until a replica serves
 	Min, Max int     // replicas

@@ -120,7 +120,7 @@ func (r *Replay) plans() (out []Plan, mean float64) {
 	for _, average := range averages {
 		out = f.plansOf(out, average)
 	}
-	return out, max(f.load/max(f.weight[f.ticks()], least)/r.Knee, 0.5)
+	return out, max(f.load/max(f.weight[f.ticks()], least)/r.Cost.Knee, 0.5)
 }
 
 // plansOf appends the plans of an average.

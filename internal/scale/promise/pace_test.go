@@ -49,14 +49,14 @@ func TestTheBudgetIsPaced(t *testing.T) {
 // burst is a record of calm load, with one jump of five minutes to 3.4 times as much at some
 // hours before its end.
 func burst(hoursAgo float64) State {
-	s := drive(State{}, Load{4000, 2000}, 5, 3600)
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 3600)
 	s.Ended, s.Aimed, s.Pace = 1e6, 4000, Pace{Ended: 1e6, Missed: 4000}
 	s.Missed = Misses{Planned: 4000}
-	s.Loads = slices.Repeat([]Load{{4000, 2000}}, keptSteps)
+	s.Loads = slices.Repeat([]Load{{Prompt: 4000, Output: 2000}}, keptSteps)
 	if hoursAgo > 0 {
 		at := keptSteps - int(hoursAgo*3600/StepSeconds)
 		for i := range 300 / StepSeconds {
-			s.Loads[at+i] = Load{13600, 6800}
+			s.Loads[at+i] = Load{Prompt: 13600, Output: 6800}
 		}
 	}
 	return s
@@ -95,7 +95,7 @@ func TestOneJumpIsPaidFromTheBudget(t *testing.T) {
 
 // A promise of the first token has a knee of its own: that of the prompts.
 func TestALimitOfTheFirstTokenHasAKnee(t *testing.T) {
-	s := drive(State{}, Load{4000, 2000}, 5, 3600)
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 3600)
 	cost, _ := s.Work.Cost()
 	before := mostBusy + 1e-9
 	for _, first := range []float64{2, 0.5, 0.2, 0.1, 0.05, 0.01} {

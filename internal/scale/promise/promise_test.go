@@ -41,13 +41,62 @@ func TestWorkIsLearned(t *testing.T) {
 			t.Errorf("%s: idle %v, want %v", name, c.Idle, truth.Idle)
 		}
 	}
-	mixed := func(rng *rand.Rand) Load { return Load{3000 * rng.Float32(), 1000 * rng.Float32()} }
-	fixedMix := func(rng *rand.Rand) Load { x := rng.Float32(); return Load{3000 * x, 600 * x} }
+	mixed := func(rng *rand.Rand) Load { return Load{Prompt: 3000 * rng.Float32(), Output: 1000 * rng.Float32()} }
+	fixedMix := func(rng *rand.Rand) Load { x := rng.Float32(); return Load{Prompt: 3000 * x, Output: 600 * x} }
 	f("mixed", truth, mixed, 0.03, 0.02)
 	f("one mix, so that prompt and output cannot be told apart", truth, fixedMix, 0.03, 0.05)
-	f("a small model", Cost{2e-3, 0.01e-3, 0.05e-3}, func(rng *rand.Rand) Load { return Load{15000 * rng.Float32(), 5000 * rng.Float32()} }, 0.03, 0.03)
-	f("a large model", Cost{30e-3, 0.11e-3, 0.23e-3}, mixed, 0.03, 0.05)
-	f("free prompts", Cost{8e-3, 0, 0.25e-3}, mixed, 0.03, 0.03)
+	f("a small model", Cost{Idle: 2e-3, PerPrompt: 0.01e-3, PerOutput: 0.05e-3}, func(rng *rand.Rand) Load { return Load{Prompt: 15000 * rng.Float32(), Output: 5000 * rng.Float32()} }, 0.03, 0.03)
+	f("a large model", Cost{Idle: 30e-3, PerPrompt: 0.11e-3, PerOutput: 0.23e-3}, mixed, 0.03, 0.05)
+	held := func(rng *rand.Rand) Load { // by requests of 500 to 4000 tokens in a cache of 500,000
+		l := Load{Prompt: 10_000 * rng.Float32(), Output: 3000 * rng.Float32()}
+		l.Cache = l.Output * (500 + 3500*rng.Float32()) / 500_000
+		return l
+	}
+	f("a cache that takes long to read", Cost{Idle: 5e-3, PerPrompt: 0.02e-3, PerOutput: 0.01e-3, PerCache: 19e-3}, held, 0.03, 0.03)
+	f("a cache that is read for nothing", truth, held, 0.03, 0.03)
+	f("free prompts", Cost{Idle: 8e-3, PerPrompt: 0, PerOutput: 0.25e-3}, mixed, 0.03, 0.03)
+}
+
+// Requests that hold the whole cache leave no room for others, however little time they take: such
+// replicas count as full. More of them hold less each, as each is less busy.
+func TestFullCachesAreFullReplicas(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 1000 {
+		c := truth
+		c.PerCache, c.Knee = 0.02*rng.Float64(), 0.1+0.7*rng.Float64()
+		replicas, share := 1+20*rng.Float64(), 0.1+0.8*rng.Float64()
+		cache := replicas * (1 - share) / c.Idle // each is read once per iteration
+		output := (replicas*share - c.PerCache*cache) / c.PerOutput
+		if output < 0 {
+			continue // reading the cache alone takes more
+		}
+		l := Load{Output: float32(output), Cache: float32(cache)}
+		if got, want := c.Busy(l), replicas*max(share, c.Knee); math.Abs(got/want-1) > 1e-3 {
+			t.Fatalf("%v busy replicas of %v whose caches are full, want %v (cost %+v)", got, replicas, want, c)
+		}
+		if l.Cache = 0; c.Busy(l) > replicas*share {
+			t.Fatalf("nothing is known of the cache, and %v replicas are busy", c.Busy(l))
+		}
+	}
+}
+
+// While requests wait, the load is up to twice that of those that run.
+func TestAQueueIsLoad(t *testing.T) {
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 900)
+	r := Reading{Serving: 5, Read: 5, Prompt: 4000, Output: 2000, TokenSeconds: 0.02, First: 10, Ended: 10, Held: 5, Wanted: 5, Most: 50}
+	demand := func(queued float64) float64 {
+		s := s
+		r.Queued = queued
+		for range 60 {
+			s = s.Next(r, 1, terms)
+		}
+		d, _ := s.Demand(terms, 120)
+		return d.Busy
+	}
+	none, half, twice, long := demand(0), demand(0.5), demand(1), demand(100)
+	if math.Abs(half/none-1.4) > 0.1 || math.Abs(twice/none-1.8) > 0.2 || long != twice {
+		t.Errorf("busy replicas: %v, with half as many waiting %v, with as many %v, with a hundred times %v", none, half, twice, long)
+	}
 }
 
 // A constant load does not tell what a token costs: the usual costs count.
@@ -56,7 +105,7 @@ func TestWorkOfAConstantLoad(t *testing.T) {
 	if _, ok := w.Cost(); ok {
 		t.Error("a cost without a reading")
 	}
-	l := Load{1000, 300}
+	l := Load{Prompt: 1000, Output: 300}
 	for range 20 {
 		w = w.next(l, tokenSeconds(truth, l), 1, StepSeconds)
 	}
@@ -71,18 +120,18 @@ func TestOutliersAndOverloadAreNotLearned(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var w Work
 	for i := range 960 {
-		l := Load{3000 * rng.Float32(), 1000 * rng.Float32()}
+		l := Load{Prompt: 3000 * rng.Float32(), Output: 1000 * rng.Float32()}
 		took := tokenSeconds(truth, l)
 		switch {
 		case i > 100 && i%10 == 0:
-			l, took = Load{1000, 20}, 2*truth.Idle
+			l, took = Load{Prompt: 1000, Output: 20}, 2*truth.Idle
 		case i > 100 && i%10 == 1:
-			l, took = Load{9000, 200}, 5*truth.Idle
+			l, took = Load{Prompt: 9000, Output: 200}, 5*truth.Idle
 		}
 		w = w.next(l, took, 4, StepSeconds)
 	}
 	c, _ := w.Cost()
-	if l := (Load{2000, 600}); math.Abs(c.Busy(l)-truth.Busy(l)) > 0.04 {
+	if l := (Load{Prompt: 2000, Output: 600}); math.Abs(c.Busy(l)-truth.Busy(l)) > 0.04 {
 		t.Errorf("busy %v, want %v (%+v)", c.Busy(l), truth.Busy(l), c)
 	}
 }
@@ -157,16 +206,17 @@ func randomReplay(rng *rand.Rand) Replay {
 	c := randomCurve(rng)
 	knee := 0.1 + 0.7*rng.Float64()
 	r := Replay{
-		Seconds: 60, Cost: truth, Shares: c.Shares(knee), Knee: knee, Startup: 600 * rng.Float64(), Min: 1, Max: 1 + rng.IntN(60), Price: 3 * rng.Float64(),
+		Seconds: 60, Cost: truth, Shares: c.Shares(knee), Startup: 600 * rng.Float64(), Min: 1, Max: 1 + rng.IntN(60), Price: 3 * rng.Float64(),
 		Loads: make([]Load, 300),
 	}
+	r.Cost.Knee = knee
 	x := 2000.0
 	for i := range r.Loads {
 		if x *= math.Exp(0.2 * rng.NormFloat64()); rng.IntN(50) == 0 {
 			x *= 5
 		}
 		x = min(x, 1e6)
-		r.Loads[i] = Load{float32(x), float32(x / 4)}
+		r.Loads[i] = Load{Prompt: float32(x), Output: float32(x / 4)}
 	}
 	return r
 }
@@ -217,7 +267,7 @@ func TestAStricterObjectiveGetsMoreFromTheFirstMinute(t *testing.T) {
 	bounds := Bounds{1, 50, 120}
 	f := func(seconds float64, learns bool) {
 		t.Helper()
-		s, before, first := drive(State{}, Load{4000, 2000}, 5, seconds), 0.0, 0.0
+		s, before, first := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, seconds), 0.0, 0.0
 		for _, objective := range []float64{0.9, 0.95, 0.98, 0.99, 0.999} {
 			if learns {
 				s = s.Learn(termsOf(objective), bounds)
@@ -241,13 +291,13 @@ func TestAStricterObjectiveGetsMoreFromTheFirstMinute(t *testing.T) {
 // A load that nobody knows may rise before a replica starts, and come back within the hour.
 func TestTheFirstPlanLeavesRoom(t *testing.T) {
 	terms := termsOf(0.99)
-	s := drive(State{}, Load{4000, 2000}, 5, 900)
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 900)
 	d, _ := s.Demand(terms, 120)
 	cost, _ := s.Work.Cost()
 	if share := assumedShare(1.4*d.Busy/d.Replicas, s.knee(&cost, terms.Limits)); share > terms.allowed() {
 		t.Errorf("a rise to 1.4 times the load misses %.2f %% of the requests", 100*share)
 	}
-	later, _ := drive(s, Load{400, 200}, 5, 3000).Demand(terms, 120)
+	later, _ := drive(s, Load{Prompt: 400, Output: 200}, 5, 3000).Demand(terms, 120)
 	if later.Replicas < 0.95*d.Replicas {
 		t.Errorf("%.1f replicas 50 minutes after a load of %.1f", later.Replicas, d.Replicas)
 	}
@@ -256,18 +306,18 @@ func TestTheFirstPlanLeavesRoom(t *testing.T) {
 // While the record is short, a rise of a minute counts for ten: replicas do not come and go with each.
 func TestRisesComeAgain(t *testing.T) {
 	terms := termsOf(0.99)
-	s := drive(State{}, Load{4000, 2000}, 5, 900)
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 900)
 	s.Plan = Plan{Target: 0.8, Average: 900, Window: 60, AtOnce: 0.3}
-	rise, _ := drive(s, Load{12000, 6000}, 15, 60).Demand(terms, 120)
-	after, _ := drive(drive(s, Load{12000, 6000}, 15, 60), Load{4000, 2000}, 15, 300).Demand(terms, 120)
-	if later, _ := drive(drive(s, Load{12000, 6000}, 15, 60), Load{4000, 2000}, 15, 900).Demand(terms, 120); after.Replicas < 0.9*rise.Replicas || later.Replicas > 0.5*rise.Replicas {
+	rise, _ := drive(s, Load{Prompt: 12000, Output: 6000}, 15, 60).Demand(terms, 120)
+	after, _ := drive(drive(s, Load{Prompt: 12000, Output: 6000}, 15, 60), Load{Prompt: 4000, Output: 2000}, 15, 300).Demand(terms, 120)
+	if later, _ := drive(drive(s, Load{Prompt: 12000, Output: 6000}, 15, 60), Load{Prompt: 4000, Output: 2000}, 15, 900).Demand(terms, 120); after.Replicas < 0.9*rise.Replicas || later.Replicas > 0.5*rise.Replicas {
 		t.Errorf("%.1f replicas at a rise, %.1f five minutes later, %.1f after fifteen", rise.Replicas, after.Replicas, later.Replicas)
 	}
 }
 
 // What the record begins with is no jump: who knows what served before?
 func TestARecordBeginsWithoutAJump(t *testing.T) {
-	r := Replay{Seconds: StepSeconds, Cost: Cost{Idle: 0.008, PerOutput: 1e-3}, Knee: 0.7, First: 0.45, Startup: 420, Min: 1, Max: 50, Price: 5}
+	r := Replay{Seconds: StepSeconds, Cost: Cost{Idle: 0.008, PerOutput: 1e-3, Knee: 0.7}, First: 0.45, Startup: 420, Min: 1, Max: 50, Price: 5}
 	for i := range r.Shares {
 		r.Shares[i] = float32(assumedShare(middle(i), 0.7))
 	}
@@ -281,7 +331,7 @@ func TestARecordBeginsWithoutAJump(t *testing.T) {
 
 // A few hundred requests replace the assumed curve for the load of the last minute, if they are worse.
 func TestMeasuredMissesCountAtOnce(t *testing.T) {
-	s := drive(State{}, Load{4000, 2000}, 5, 900)
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 900)
 	worse := s
 	for i := range worse.Curve.Ended {
 		worse.Curve.Ended[i], worse.Curve.Missed[i] = 1000, float32(10*max(0, i-10))
@@ -318,7 +368,7 @@ func TestMissesThatWereMeasuredMakeAMissDearer(t *testing.T) {
 
 // A short record and a limit next to what an idle server takes leave one plan at least.
 func TestThereIsAlwaysAPlan(t *testing.T) {
-	r := Replay{Seconds: 15, Cost: truth, Knee: leastKnee, Startup: 30, Min: 1, Max: 8, Price: 1, Loads: make([]Load, leastLearned)}
+	r := Replay{Seconds: 15, Cost: Cost{Idle: truth.Idle, PerPrompt: truth.PerPrompt, PerOutput: truth.PerOutput, Knee: leastKnee}, Startup: 30, Min: 1, Max: 8, Price: 1, Loads: make([]Load, leastLearned)}
 	if p := r.Choose(0.01); p.Target <= 0 {
 		t.Errorf("plan %+v", p)
 	}
@@ -327,7 +377,7 @@ func TestThereIsAlwaysAPlan(t *testing.T) {
 // A replay is what happens: one start-up after the load rises, its replicas serve.
 func TestPlay(t *testing.T) {
 	r := Replay{
-		Seconds: 15, Cost: Cost{PerOutput: 1}, Knee: 1, Startup: 120, Min: 1, Max: 10,
+		Seconds: 15, Cost: Cost{PerOutput: 1, Knee: 1}, Startup: 120, Min: 1, Max: 10,
 		Loads: make([]Load, 90), // ticks of 45 s; a start takes three
 	}
 	for i := range r.Shares {
@@ -382,7 +432,7 @@ func termsOf(objective float64) Terms {
 
 // drive feeds the state a load of some replicas for a while.
 func drive(s State, l Load, replicas, seconds float64) State {
-	each := Load{l.Prompt / float32(replicas), l.Output / float32(replicas)}
+	each := Load{Prompt: l.Prompt / float32(replicas), Output: l.Output / float32(replicas)}
 	busy := truth.Busy(each)
 	requests := float64(l.Output) / 200
 	missed := requests / (1 + math.Pow(busy/0.45, -16))
@@ -402,7 +452,7 @@ func TestAPlanIsLearnedAndKept(t *testing.T) {
 	}
 	for i := range 40 {
 		x := 1 + 0.8*math.Sin(float64(i)/3)
-		s = drive(s, Load{float32(4000 * x), float32(2000 * x)}, 5, 120)
+		s = drive(s, Load{Prompt: float32(4000 * x), Output: float32(2000 * x)}, 5, 120)
 	}
 	before := s
 	learned := s.Learn(terms, Bounds{Min: 1, Max: 50, Startup: 120})
@@ -419,15 +469,15 @@ func TestAPlanIsLearnedAndKept(t *testing.T) {
 		t.Errorf("demand %+v", d)
 	}
 	// A load that jumps counts within a minute, and one that falls after the window.
-	jumped := drive(learned, Load{20000, 10000}, 5, 60)
+	jumped := drive(learned, Load{Prompt: 20000, Output: 10000}, 5, 60)
 	if up, _ := jumped.Demand(terms, 120); up.Replicas < 1.5*d.Replicas {
 		t.Errorf("after a jump: %+v, before it %+v", up, d)
 	}
-	fallen, _ := drive(learned, Load{40, 20}, 5, 20).Demand(terms, 120)
+	fallen, _ := drive(learned, Load{Prompt: 40, Output: 20}, 5, 20).Demand(terms, 120)
 	if fallen.Replicas < d.Replicas*0.9 {
 		t.Errorf("after a fall: %+v", fallen)
 	}
-	later, _ := drive(learned, Load{40, 20}, 5, p.Window+60).Demand(terms, 120)
+	later, _ := drive(learned, Load{Prompt: 40, Output: 20}, 5, p.Window+60).Demand(terms, 120)
 	if later.Replicas >= d.Replicas && p.Reserve < d.Highest {
 		t.Errorf("after the window: %+v", later)
 	}
@@ -465,13 +515,13 @@ func TestHighestIsTheFluids(t *testing.T) {
 
 // Each miss has one cause.
 func TestMissesAreAttributed(t *testing.T) {
-	planned := drive(State{}, Load{4000, 2000}, 5, 3600)
+	planned := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 3600)
 	planned.Plan = Plan{Target: 0.3, Average: 60, Window: 600}
 	f := func(want func(*Misses) *float64, wanted, most, missed float64) {
 		t.Helper()
 		s := planned
 		for range 300 {
-			s = s.Next(Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, missed, wanted, most}, 1, terms)
+			s = s.Next(Reading{Serving: 5, Read: 5, Prompt: 4000, Output: 2000, TokenSeconds: 0.01, Arrived: 10, First: 10, Ended: 10, Missed: missed, Wanted: wanted, Most: most}, 1, terms)
 		}
 		if got := *want(&s.Missed); math.Abs(got/s.Missed.Sum()-1) > 0.1 || math.Abs(s.Missed.Sum()/(290*missed)-1) > 0.1 {
 			t.Errorf("wanted %g of at most %g: %+v", wanted, most, s.Missed)
@@ -491,8 +541,8 @@ func TestMissesAreAttributed(t *testing.T) {
 
 // The states of two futures share no array.
 func TestStatesShareNothing(t *testing.T) {
-	s := drive(State{}, Load{4000, 2000}, 5, 600)
-	a, b := drive(s, Load{1, 1}, 5, 60), drive(s, Load{9, 9}, 5, 60)
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 600)
+	a, b := drive(s, Load{Prompt: 1, Output: 1}, 5, 60), drive(s, Load{Prompt: 9, Output: 9}, 5, 60)
 	if slices.Equal(a.Loads, b.Loads) || len(a.Loads) != len(b.Loads) || len(s.Loads) >= len(a.Loads) {
 		t.Error("one state's steps are another's")
 	}
@@ -507,7 +557,7 @@ func totals(c *Curve) (ended, missed float64) {
 }
 
 func TestStateSurvivesJSON(t *testing.T) {
-	s := drive(State{}, Load{4000, 2000}, 5, 3600).Learn(terms, Bounds{1, 50, 120})
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 3600).Learn(terms, Bounds{1, 50, 120})
 	b, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
@@ -531,18 +581,18 @@ func TestStateSurvivesJSON(t *testing.T) {
 
 // FuzzState feeds what a status may hold, which users write, and what pods may report.
 func FuzzState(f *testing.F) {
-	s, _ := json.Marshal(drive(State{}, Load{4000, 2000}, 5, 3600))
-	f.Add(s, 5.0, 4000.0, 2000.0, 0.01, 10.0, 3.0)
-	f.Add([]byte(`{"curve":{"first":47,"ended":[9],"missed":[10]},"plan":{"target":1e-300,"window":1e300}}`), 1.0, 1e300, -1.0, 1e-300, 1e9, 1e9)
-	f.Add([]byte(`{"ended":-5,"aimed":-1e300,"pace":{"ended":-864000,"missed":1e300},"plan":{"target":0.5,"atOnce":-1}}`), 5.0, 4000.0, 2000.0, 0.01, 10.0, 3.0)
-	f.Add([]byte(`{"curve":{"first":-1,"ended":[],"missed":[]},"work":{"weight":1e308,"y":-1}}`), math.MaxFloat64, 0.0, 0.0, 0.0, 0.0, 0.0)
-	f.Fuzz(func(t *testing.T, b []byte, serving, prompt, output, token, requests, missed float64) {
+	s, _ := json.Marshal(drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 3600))
+	f.Add(s, 5.0, 4000.0, 2000.0, 0.01, 10.0, 3.0, 2.5, 0.5)
+	f.Add([]byte(`{"curve":{"first":47,"ended":[9],"missed":[10]},"plan":{"target":1e-300,"window":1e300}}`), 1.0, 1e300, -1.0, 1e-300, 1e9, 1e9, 1e9, 1e9)
+	f.Add([]byte(`{"ended":-5,"aimed":-1e300,"pace":{"ended":-864000,"missed":1e300},"plan":{"target":0.5,"atOnce":-1}}`), 5.0, 4000.0, 2000.0, 0.01, 10.0, 3.0, 5.0, 0.0)
+	f.Add([]byte(`{"curve":{"first":-1,"ended":[],"missed":[]},"work":{"weight":1e308,"y":-1}}`), math.MaxFloat64, 0.0, 0.0, 0.0, 0.0, 0.0, math.Inf(1), -1.0)
+	f.Fuzz(func(t *testing.T, b []byte, serving, prompt, output, token, requests, missed, held, queued float64) {
 		var s State
 		if json.Unmarshal(b, &s) != nil {
 			return
 		}
 		for range 60 {
-			s = s.Next(Reading{time.Time{}, serving, 1, prompt, output, token, requests, requests, requests, missed, prompt, output}, 5, terms)
+			s = s.Next(Reading{time.Time{}, serving, 1, prompt, output, token, requests, requests, requests, missed, held, queued, prompt, output}, 5, terms)
 		}
 		s = s.Learn(terms, Bounds{0, 100, 120})
 		if d, ok := s.Demand(terms, 120); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
@@ -556,10 +606,10 @@ func FuzzState(f *testing.F) {
 
 func BenchmarkLearn(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	s := drive(State{}, Load{4000, 2000}, 5, 3600)
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 3600)
 	for len(s.Loads) < keptSteps {
 		x := rng.Float32()
-		s.Loads = append(s.Loads, Load{9000 * x, 3000 * x})
+		s.Loads = append(s.Loads, Load{Prompt: 9000 * x, Output: 3000 * x})
 	}
 	for b.Loop() {
 		s.Learn(terms, Bounds{1, 50, 120})
@@ -567,9 +617,9 @@ func BenchmarkLearn(b *testing.B) {
 }
 
 func BenchmarkNextAndDemand(b *testing.B) {
-	s := drive(State{}, Load{4000, 2000}, 5, 26*3600)
+	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 26*3600)
 	s.Plan = Plan{Target: 0.3, Window: 7200}
-	r := Reading{time.Time{}, 5, 5, 4000, 2000, 0.01, 10, 10, 10, 0.1, 5, 9}
+	r := Reading{Serving: 5, Read: 5, Prompt: 4000, Output: 2000, TokenSeconds: 0.01, Arrived: 10, First: 10, Ended: 10, Missed: 0.1, Held: 2, Wanted: 5, Most: 9}
 	for b.Loop() {
 		next := s.Next(r, 1, terms)
 		next.Demand(terms, 120)

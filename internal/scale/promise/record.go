@@ -9,7 +9,7 @@ import (
 
 // Missing stands for a step without a reading. Missing is not zero: it lowers no mean, and
 // a replay counts neither its requests nor its replicas.
-var Missing = Load{-1, -1}
+var Missing = Load{Prompt: -1, Output: -1}
 
 // isMissing reports whether the load is unknown, or impossible.
 func (l Load) isMissing() bool {

@@ -14,16 +14,16 @@ var start = time.Unix(1_700_000_000, 0)
 // driven is drive, with times.
 func driven(s State, from time.Time, l Load, seconds int) State {
 	for i := range seconds {
-		s = s.Next(Reading{At: from.Add(time.Duration(i+1) * time.Second), Serving: 5, Read: 5, Prompt: float64(l.Prompt), Output: float64(l.Output), TokenSeconds: tokenSeconds(truth, Load{l.Prompt / 5, l.Output / 5}), Ended: 10}, 1, terms)
+		s = s.Next(Reading{At: from.Add(time.Duration(i+1) * time.Second), Serving: 5, Read: 5, Prompt: float64(l.Prompt), Output: float64(l.Output), TokenSeconds: tokenSeconds(truth, Load{Prompt: l.Prompt / 5, Output: l.Output / 5}), Ended: 10}, 1, terms)
 	}
 	return s
 }
 
 // A time without readings is missing: it is neither zero, nor does it shift what was before.
 func TestAGapIsMissing(t *testing.T) {
-	s := driven(State{}, start, Load{4000, 2000}, 60)
+	s := driven(State{}, start, Load{Prompt: 4000, Output: 2000}, 60)
 	before := len(s.Loads)
-	s = driven(s, start.Add(time.Hour), Load{4000, 2000}, 60)
+	s = driven(s, start.Add(time.Hour), Load{Prompt: 4000, Output: 2000}, 60)
 	gap := 0
 	for _, l := range s.Loads {
 		if l.isMissing() {
@@ -34,10 +34,10 @@ func TestAGapIsMissing(t *testing.T) {
 		t.Errorf("%d of %d steps are missing, want %d", gap, len(s.Loads), want)
 	}
 	cost, _ := s.Work.Cost()
-	if got, want := s.highest(&cost, 0, 4, 3600/StepSeconds), cost.Busy(Load{4000, 2000}); math.Abs(got/want-1) > 0.01 {
+	if got, want := s.highest(&cost, 0, 4, 3600/StepSeconds), cost.Busy(Load{Prompt: 4000, Output: 2000}); math.Abs(got/want-1) > 0.01 {
 		t.Errorf("the highest mean of a minute is %v busy replicas, want %v", got, want)
 	}
-	s = driven(s, start.Add(30*24*time.Hour), Load{4000, 2000}, 60)
+	s = driven(s, start.Add(30*24*time.Hour), Load{Prompt: 4000, Output: 2000}, 60)
 	if len(s.Loads) != keptSteps || known(s.Loads) > 10 {
 		t.Errorf("after a month: %d of %d steps are known", known(s.Loads), len(s.Loads))
 	}
@@ -46,9 +46,10 @@ func TestAGapIsMissing(t *testing.T) {
 // A replay with missing steps counts what is known.
 func TestMissingStepsWeighNothing(t *testing.T) {
 	var c Curve
-	r := Replay{Seconds: StepSeconds, Cost: truth, Shares: c.Shares(0.4), Knee: 0.4, Startup: 60, Min: 1, Max: 100, Price: 1.5, Loads: make([]Load, 4800)}
+	r := Replay{Seconds: StepSeconds, Cost: truth, Shares: c.Shares(0.4), Startup: 60, Min: 1, Max: 100, Price: 1.5, Loads: make([]Load, 4800)}
+	r.Cost.Knee = 0.4
 	for i := range r.Loads {
-		r.Loads[i] = Load{8000, 4000}
+		r.Loads[i] = Load{Prompt: 8000, Output: 4000}
 	}
 	want := r.Choose(0.01)
 	for i := range r.Loads[:4000] {
@@ -62,7 +63,7 @@ func TestMissingStepsWeighNothing(t *testing.T) {
 }
 
 func TestRecall(t *testing.T) {
-	s := driven(State{}, start, Load{4000, 2000}, 60)
+	s := driven(State{}, start, Load{Prompt: 4000, Output: 2000}, 60)
 	own := slices.Clone(s.Loads)
 	recalled := s.Recall(start.Add(time.Minute), func(from, until time.Time) []Load {
 		if d := until.Sub(start); d < -StepSeconds*time.Second || d > StepSeconds*time.Second {
@@ -71,9 +72,9 @@ func TestRecall(t *testing.T) {
 		if n := int(until.Sub(from).Seconds()) / StepSeconds; n+len(own) != keptSteps {
 			t.Errorf("%d steps are asked for", n)
 		}
-		return []Load{Missing, {1, 2}, Missing, {3, 4}}
+		return []Load{Missing, {Prompt: 1, Output: 2}, Missing, {Prompt: 3, Output: 4}}
 	})
-	if want := append([]Load{{1, 2}, Missing, {3, 4}}, own...); !slices.Equal(recalled.Loads, want) {
+	if want := append([]Load{{Prompt: 1, Output: 2}, Missing, {Prompt: 3, Output: 4}}, own...); !slices.Equal(recalled.Loads, want) {
 		t.Errorf("got %v, want %v", recalled.Loads, want)
 	}
 	if !slices.Equal(s.Loads, own) {
@@ -110,11 +111,11 @@ func TestMinute(t *testing.T) {
 			t.Errorf("%v, %v: a mean of %v and at most %v, want %v and %v", mean, highest, sum, high, wantMean, wantHighest)
 		}
 	}
-	f(Load{100, 20}, Load{160, 20}, Load{100, 20}, Load{160, 20})
-	f(Load{100, 20}, Load{1e9, 80}, Load{100, 20}, Load{400, 80}) // at most four times the mean
-	f(Load{100, 20}, Load{nan, 5}, Load{100, 20}, Load{100, 20})
-	f(Load{}, Load{8, 8}, Load{}, Load{})
-	f(Load{nan, 20}, Load{1, 1}, Missing, Missing)
-	f(Load{-1, 20}, Load{1, 1}, Missing, Missing)
-	f(Load{2e12, 20}, Load{1, 1}, Missing, Missing)
+	f(Load{Prompt: 100, Output: 20}, Load{Prompt: 160, Output: 20}, Load{Prompt: 100, Output: 20}, Load{Prompt: 160, Output: 20})
+	f(Load{Prompt: 100, Output: 20}, Load{Prompt: 1e9, Output: 80}, Load{Prompt: 100, Output: 20}, Load{Prompt: 400, Output: 80}) // at most four times the mean
+	f(Load{Prompt: 100, Output: 20}, Load{Prompt: nan, Output: 5}, Load{Prompt: 100, Output: 20}, Load{Prompt: 100, Output: 20})
+	f(Load{}, Load{Prompt: 8, Output: 8}, Load{}, Load{})
+	f(Load{Prompt: nan, Output: 20}, Load{Prompt: 1, Output: 1}, Missing, Missing)
+	f(Load{Prompt: -1, Output: 20}, Load{Prompt: 1, Output: 1}, Missing, Missing)
+	f(Load{Prompt: 2e12, Output: 20}, Load{Prompt: 1, Output: 1}, Missing, Missing)
 }

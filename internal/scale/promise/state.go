@@ -20,6 +20,8 @@ type Reading struct {
 	Arrived        float64   // requests/s; 0: none, or not known
 	First, Ended   float64   // requests/s that got their first token, and that ended
 	Missed         float64   // requests/s that ended and missed a limit
+	Held           float64   // full KV caches that requests hold; 0: none, or not known
+	Queued         float64   // requests that wait, as a multiple of those that run
 	Wanted, Most   float64   // replicas that the plan asked for, and that the bounds allow
 }
 
@@ -41,6 +43,10 @@ const (
 	// longestStay bounds the time that a request stays, in seconds. Demand that ignored that
 	// time took 8 % more GPU-hours where answers are long.
 	longestStay = 300
+	// mostQueued is by how much requests that wait raise the load at most, as a multiple of what
+	// those that run ask for: a queue says that it is more, and not for how long. Without it,
+	// 16 instead of 20 of 24 cells were kept on three engines.
+	mostQueued = 1
 	// lag is how many steps back, a minute in all, a request may have met busier replicas
 	// than those of the step in which it ended.
 	lag = 4
@@ -105,7 +111,7 @@ type State struct {
 	Aimed  float64 `json:"aimed"` // of the ended, those that should have missed one
 	Pace   Pace    `json:"pace"`
 
-	Level   Load         `json:"-"` // tokens/s that are asked for now
+	Level   Load         `json:"-"` // what is asked for now
 	Asked   float32      `json:"-"` // output tokens/s that arrivals ask for
 	Busy    [lag]float32 `json:"-"` // share of the last steps, newest first
 	Busiest float32      `json:"-"` // share that the last step's misses were counted at
@@ -144,7 +150,7 @@ func (z *Sizes) of(requests float64) Load {
 type Step struct {
 	Seconds       float64
 	Read, Serving float64 // replica-seconds
-	Done, Asked   Load    // tokens, of all replicas
+	Done, Asked   Load    // sums, of all replicas
 	Tokens        float64 // output tokens of the replicas that were read
 	Decoding      float64 // seconds between them, summed up
 	Ended, Missed float64 // requests
@@ -156,7 +162,7 @@ const most = 1e12
 
 // isValid reports whether the reading is of replicas and has possible rates.
 func (r *Reading) isValid() bool {
-	for _, x := range []float64{r.Serving, r.Prompt, r.Output, r.TokenSeconds, r.Arrived, r.First, r.Ended, r.Missed, r.Wanted, r.Most} {
+	for _, x := range []float64{r.Serving, r.Prompt, r.Output, r.TokenSeconds, r.Arrived, r.First, r.Ended, r.Missed, r.Held, r.Queued, r.Wanted, r.Most} {
 		if !(x >= 0 && x <= most) {
 			return false
 		}
@@ -171,24 +177,33 @@ func (s State) Next(r Reading, seconds float64, t Terms) State {
 	}
 	s.Sizes = s.Sizes.next(&r, seconds)
 	all := r.Serving / r.Read // those that were not read do as much as the others
-	done, asked := Load{float32(r.Prompt * all), float32(r.Output * all)}, s.Sizes.of(r.Arrived*all)
+	done, asked := Load{Prompt: float32(r.Prompt * all), Output: float32(r.Output * all)}, s.Sizes.of(r.Arrived*all)
+	if r.TokenSeconds > 0 {
+		done.Cache = float32(r.Held * all / r.TokenSeconds)
+	}
 	// A request's output tokens are asked for over the time that it takes to generate them.
 	if s.Sizes.Ended > 0 {
 		stay := min(s.Sizes.Output/s.Sizes.Ended*r.TokenSeconds, longestStay)
 		s.Asked += (asked.Output - s.Asked) * float32(1-math.Exp(-seconds/max(stay, least)))
 		asked.Output = s.Asked
 	}
+	// Requests that wait ask for as much as those that run.
+	queued := float32(1 + min(r.Queued, mostQueued))
+	asked.Output, asked.Cache = max(asked.Output, done.Output*queued), done.Cache*queued
 	weight := float32(1 - math.Exp(-seconds/levelSeconds))
 	s.Level.Prompt += (max(done.Prompt, asked.Prompt) - s.Level.Prompt) * weight
-	s.Level.Output += (max(done.Output, asked.Output) - s.Level.Output) * weight
+	s.Level.Output += (asked.Output - s.Level.Output) * weight
+	s.Level.Cache += (asked.Cache - s.Level.Cache) * weight
 	x, dt := &s.Step, float32(seconds)
 	x.Seconds += seconds
 	x.Read += r.Read * seconds
 	x.Serving += r.Serving * seconds
 	x.Done.Prompt += done.Prompt * dt
 	x.Done.Output += done.Output * dt
+	x.Done.Cache += done.Cache * dt
 	x.Asked.Prompt += asked.Prompt * dt
 	x.Asked.Output += asked.Output * dt
+	x.Asked.Cache += asked.Cache * dt
 	x.Tokens += r.Output * seconds
 	x.Decoding += r.Output * r.TokenSeconds * seconds
 	x.Ended += r.Ended * all * seconds
@@ -208,12 +223,14 @@ func (s *State) IsNew() bool { return s.Work.Weight < leastWork && s.Step.Decodi
 func (s *State) endStep(at time.Time, t Terms) {
 	x := s.Step
 	s.Step = Step{}
-	perSecond := func(l Load, by float64) Load { return Load{l.Prompt / float32(by), l.Output / float32(by)} }
+	perSecond := func(l Load, by float64) Load {
+		return Load{l.Prompt / float32(by), l.Output / float32(by), l.Cache / float32(by)}
+	}
 	if x.Tokens > 0 && x.Decoding > 0 {
 		s.Work = s.Work.next(perSecond(x.Done, x.Serving), x.Decoding/x.Tokens, x.Read/x.Seconds, x.Seconds)
 	}
 	load, asked := perSecond(x.Done, x.Seconds), perSecond(x.Asked, x.Seconds)
-	cost, ok := s.Work.Cost()
+	cost, ok := s.cost(t.Limits)
 	if ok && cost.Busy(asked) > cost.Busy(load) {
 		load = asked
 	}
@@ -269,6 +286,14 @@ type Terms struct {
 // allowed is the share of the requests that may miss a limit.
 func (t *Terms) allowed() float64 { return max(1-t.Objective, 1e-6) }
 
+// cost is what tokens take, with the knee of the limits.
+func (s *State) cost(l Limits) (c Cost, ok bool) {
+	if c, ok = s.Work.Cost(); ok {
+		c.Knee = s.knee(&c, l)
+	}
+	return c, ok
+}
+
 // knee is the busy share at which a replica's mean request just keeps its limits: the time
 // between tokens, and the prompt's processing beside others.
 func (s *State) knee(c *Cost, l Limits) float64 {
@@ -298,14 +323,13 @@ type Demand struct {
 // Demand is what the plan of an objective asks for, where a replica serves after startup seconds. ok is
 // false while it is not known what a token costs.
 func (s State) Demand(t Terms, startup float64) (d Demand, ok bool) {
-	cost, ok := s.Work.Cost()
+	cost, ok := s.cost(t.Limits)
 	if !ok {
 		return Demand{}, false
 	}
 	d = Demand{Target: s.Plan.Target, Average: s.Plan.Average, Window: s.Plan.Window, Reserve: s.Plan.Reserve, Missed: s.Causes(), Young: len(s.Loads) < trusted/StepSeconds}
-	knee := s.knee(&cost, t.Limits)
 	if d.Target <= 0 {
-		d.Target, d.Average, d.Window, d.Reserve = fullest(firstShare*t.allowed(), knee)/firstRoom(startup), firstAverage, firstWindow(startup), 0
+		d.Target, d.Average, d.Window, d.Reserve = fullest(firstShare*t.allowed(), cost.Knee)/firstRoom(startup), firstAverage, firstWindow(startup), 0
 	}
 	d.Busy = cost.Busy(s.Level)
 	d.Highest = s.highest(&cost, d.Busy, int(d.Average/StepSeconds), int(d.Window/StepSeconds))
@@ -315,7 +339,7 @@ func (s State) Demand(t Terms, startup float64) (d Demand, ok bool) {
 	if d.Young {
 		window = int(min(mostRises, startsRises*startup) / StepSeconds)
 	}
-	full := s.highest(&cost, d.Busy, 60/StepSeconds, window) / s.atOnce(fullest(atOnceShare*t.allowed(), knee), d.Young)
+	full := s.highest(&cost, d.Busy, 60/StepSeconds, window) / s.atOnce(fullest(atOnceShare*t.allowed(), cost.Knee), d.Young)
 	d.Replicas = max(max(d.Highest, d.Reserve)/d.Target, full)
 	return d, true
 }
@@ -347,7 +371,7 @@ type Bounds struct {
 // Learn is the state with the plan that keeps the objective by what was recorded. It takes
 // milliseconds, and is called every few minutes.
 func (s State) Learn(t Terms, b Bounds) State {
-	cost, ok := s.Work.Cost()
+	cost, ok := s.cost(t.Limits)
 	if !ok || known(s.Loads) < leastLearned {
 		return s
 	}
@@ -363,9 +387,8 @@ func (s *State) replay(cost *Cost, t Terms, b Bounds) (Replay, float64) {
 	spare := min(1, left*left)
 	over := s.over(aim, spare)
 	allowed := aim * margin * min(max(math.Pow(over, -2), leastCorrection), mostCorrection)
-	knee := s.knee(cost, t.Limits)
 	return Replay{
-		Loads: s.Loads, Seconds: StepSeconds, Cost: *cost, Shares: s.Curve.Shares(knee), Knee: knee, First: fullest(firstShare*t.allowed(), knee),
+		Loads: s.Loads, Seconds: StepSeconds, Cost: *cost, Shares: s.Curve.Shares(cost.Knee), First: fullest(firstShare*t.allowed(), cost.Knee),
 		Startup: b.Startup, Min: b.Min, Max: b.Max,
 		Price:    price * min(max(over, leastPrice), mostPrice) * allowed / t.allowed(), // for as many misses as the plan may have
 		Forgiven: mostOnce * spare * t.Use * t.allowed() * t.Over / max(float64(known(s.Loads))*StepSeconds, 1),
