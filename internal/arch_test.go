@@ -220,7 +220,7 @@ func TestSlotsAreFair(t *testing.T) {
 var most = struct {
 	packages int
 	linked   map[string]int
-}{packages: 116, linked: map[string]int{"gpupilot-agent": 24500, "gpupilot-controller": 76760, "gpupilot": 72830}}
+}{packages: 116, linked: map[string]int{"gpupilot-agent": 24500, "gpupilot-controller": 76880, "gpupilot": 73000}}
 
 // largeRoom and largeFile are sizes from which a package or a file is named by go test -v: it may hold two ideas.
 const (

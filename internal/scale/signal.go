@@ -206,7 +206,7 @@ func (e *evaluation) explainPromise(m measure, d promise.Demand) {
 		Reading: e.reading(m), Target: e.takes.target, TargetLearned: e.takes.learned,
 		Fresh: m.fresh, Replaced: e.replaced(), Demand: trend.Finite(d.Replicas), Mean: trend.Finite(d.Replicas),
 		Plan: &facts.Plan{
-			Objective: e.signal.Objective, Limits: promise.Limits{Token: e.signal.Limit, FirstToken: e.signal.FirstLimit}, Busy: trend.Finite(d.Busy), BusyTarget: d.Target, Missed: d.Missed,
+			Objective: e.signal.Objective, Limits: promise.Limits{Token: e.signal.Limit, FirstToken: e.signal.FirstLimit}, Busy: trend.Finite(d.Busy), Caches: d.Caches, BusyTarget: d.Target, Missed: d.Missed,
 			Window: time.Duration(d.Window) * time.Second, Highest: trend.Finite(d.Highest), Reserve: trend.Finite(d.Reserve),
 		},
 	}

@@ -14,6 +14,7 @@ import (
 // contenders that reach it: in how many cells, and at what cost.
 type Objective struct {
 	Class       contender.Class `json:"class"`
+	Untouched   bool            `json:"untouched,omitempty"` // only cells of traces that nothing was tuned on
 	Percent     float64         `json:"keptPercent"`
 	Cells       int             `json:"cells"` // of the class
 	Attainments []Attainment    `json:"keepers"`
@@ -40,6 +41,7 @@ type Kind string
 const (
 	KindPolicy    Kind = "policy"    // one of ours
 	KindSetting   Kind = "setting"   // the peers' setting that reaches the objective in the most cells
+	KindChosen    Kind = "chosen"    // the setting that is the best one of the other traces, on the untouched ones
 	KindMatching  Kind = "matching"  // the cheapest setting that reaches it in as many cells as a policy
 	KindHindsight Kind = "hindsight" // the cheapest setting of each replay that reaches it
 	KindOracle    Kind = "oracle"    // the cheapest oracle of each replay that reaches it
@@ -85,8 +87,9 @@ func addTo(m map[string]*sum, name string, gpuHours, violations float64) {
 	s.add(gpuHours, violations)
 }
 
-// Objectives returns the objectives of each class that has one of our policies.
-func (s *Study) Objectives(cases []Case) (out []Objective) {
+// Objectives returns the objectives of each class that has one of our policies, and those of the
+// untouched traces alone. nil: none is.
+func (s *Study) Objectives(cases []Case, untouched func(trace string) bool) (out []Objective) {
 	class := map[string]contender.Class{}
 	for i := range s.Peers {
 		class[s.Peers[i].Name] = s.Peers[i].Class
@@ -100,6 +103,35 @@ func (s *Study) Objectives(cases []Case) (out []Objective) {
 			cells := sumCells(cases, c, class, allowed)
 			out = append(out, Objective{Class: c, Percent: percent, Cells: len(cells), Attainments: attainments(cells, s.Ours, c, allowed)})
 		}
+		for _, percent := range objectivePercents() {
+			var tuned, rest []*cellSums
+			for _, x := range sumCells(cases, c, class, 100-percent) {
+				if untouched != nil && untouched(x.trace) {
+					rest = append(rest, x)
+				} else {
+					tuned = append(tuned, x)
+				}
+			}
+			if len(tuned) > 0 && len(rest) > 0 {
+				out = append(out, Objective{Class: c, Untouched: true, Percent: percent, Cells: len(rest), Attainments: chosen(tuned, rest, s.Ours, c, 100-percent)})
+			}
+		}
+	}
+	return out
+}
+
+// chosen lists our policies and the oracle on untouched cells, and the setting that a user would
+// choose by those that were tuned on.
+func chosen(tuned, rest []*cellSums, ours []contender.Entry, class contender.Class, allowed float64) (out []Attainment) {
+	for _, a := range attainments(rest, ours, class, allowed) {
+		if a.Kind == KindPolicy || a.Kind == KindOracle {
+			out = append(out, a)
+		}
+	}
+	if settings := settingsOf(tuned, allowed); len(settings) > 0 {
+		a := Attainment{Contender: mostCells(settings).Contender, Kind: KindChosen}
+		a.count(rest, allowed, func(x *cellSums) *sum { return x.settings[a.Contender] })
+		out = slices.Insert(out, len(out)-1, a)
 	}
 	return out
 }
@@ -152,10 +184,7 @@ func attainments(cells []*cellSums, ours []contender.Entry, class contender.Clas
 		a.count(cells, allowed, of)
 		return a
 	}
-	var settings []Attainment
-	for _, name := range settingNames(cells) {
-		settings = append(settings, attain(name, KindSetting, func(x *cellSums) *sum { return x.settings[name] }))
-	}
+	settings := settingsOf(cells, allowed)
 	for i := range ours {
 		if ours[i].Class != class {
 			continue
@@ -169,12 +198,27 @@ func attainments(cells []*cellSums, ours []contender.Entry, class contender.Clas
 	}
 	if len(settings) > 0 {
 		out = append(out,
-			slices.MinFunc(settings, func(a, b Attainment) int {
-				return cmp.Or(cmp.Compare(b.Cells, a.Cells), cmp.Compare(a.OverOracle, b.OverOracle), cmp.Compare(a.Contender, b.Contender))
-			}),
+			mostCells(settings),
 			attain("the cheapest setting of each replay", KindHindsight, func(x *cellSums) *sum { return &x.hindsight }))
 	}
 	return append(out, attain("oracle", KindOracle, func(x *cellSums) *sum { return &x.oracle }))
+}
+
+// settingsOf returns the peers' settings.
+func settingsOf(cells []*cellSums, allowed float64) (out []Attainment) {
+	for _, name := range settingNames(cells) {
+		a := Attainment{Contender: name, Kind: KindSetting}
+		a.count(cells, allowed, func(x *cellSums) *sum { return x.settings[name] })
+		out = append(out, a)
+	}
+	return out
+}
+
+// mostCells returns the setting that reaches the objective in the most cells, the cheapest of those.
+func mostCells(settings []Attainment) Attainment {
+	return slices.MinFunc(settings, func(a, b Attainment) int {
+		return cmp.Or(cmp.Compare(b.Cells, a.Cells), cmp.Compare(a.OverOracle, b.OverOracle), cmp.Compare(a.Contender, b.Contender))
+	})
 }
 
 // settingNames returns the names of the peers' settings, sorted.

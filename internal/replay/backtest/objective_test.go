@@ -5,6 +5,7 @@ package backtest
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -33,7 +34,7 @@ func TestObjectives(t *testing.T) {
 		replay(60, 1, 3, 0.5, 0.2), replay(60, 2, 1.5, 0.6, 0.2), // ours 2.25 %, cheap 0.55 %
 	}
 	var got []string
-	for _, o := range s.Objectives(cases) {
+	for _, o := range s.Objectives(cases, nil) {
 		for _, k := range o.Attainments {
 			got = append(got, fmt.Sprintf("%s %g %s %s %d/%d %s", o.Class, o.Percent, k.Kind, k.Contender, k.Cells, o.Cells, k.cost()))
 		}
@@ -51,11 +52,38 @@ func TestObjectives(t *testing.T) {
 	}
 }
 
+// A setting that was chosen by some traces is judged on the others: the best one there may differ.
+func TestSettingsAreChosenBeforehand(t *testing.T) {
+	s := &Study{
+		Ours:  []contender.Entry{{Name: "ours", Class: contender.OnRequests}},
+		Peers: []contender.Entry{{Name: "a", Class: contender.OnRequests}, {Name: "b", Class: contender.OnRequests}},
+	}
+	replay := func(trace string, a, b float64) Case {
+		return Case{
+			Trace: trace, Seed: 1, Ours: []Result{{Name: "ours", Class: contender.OnRequests, Outcome: service.Outcome{Violations: 0.5, GPUHours: 12}}},
+			References: []Result{{Family: contender.OracleSchedule, Outcome: service.Outcome{Violations: 0.2, GPUHours: 10}}},
+			Peers:      []Point{{Name: "a", Violations: a, GPUHours: 15}, {Name: "b", Violations: b, GPUHours: 13}},
+		}
+	}
+	cases := []Case{replay("known", 0.5, 2), replay("known too", 0.5, 0.5), replay("new", 3, 0.5), replay("newer", 0.6, 0.5)}
+	var got []string
+	for _, o := range s.Objectives(cases, func(trace string) bool { return strings.HasPrefix(trace, "new") }) {
+		for _, k := range o.Attainments {
+			if o.Untouched && o.Percent == 99 {
+				got = append(got, fmt.Sprintf("%s %s %d/%d %s", k.Kind, k.Contender, k.Cells, o.Cells, k.cost()))
+			}
+		}
+	}
+	if want := []string{"policy ours 2/2 1.20", "chosen a 1/2 1.50", "oracle oracle 2/2 1.00"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // An objective that no contender reaches has zero cells and no cost.
 func TestUnreachedObjectives(t *testing.T) {
 	s := &Study{Ours: []contender.Entry{{Name: "ours", Class: contender.OnGPU}}}
 	cases := []Case{{Trace: "a", Seed: 1, Ours: []Result{{Name: "ours", Class: contender.OnGPU, Outcome: service.Outcome{Violations: 30, GPUHours: 4}}}}}
-	for _, o := range s.Objectives(cases) {
+	for _, o := range s.Objectives(cases, nil) {
 		if len(o.Attainments) != 2 || o.Attainments[0].Cells != 0 || o.Attainments[0].cost() != "-" || o.Attainments[1].Cells != 0 {
 			t.Errorf("%+v", o)
 		}

@@ -46,7 +46,7 @@ type Group struct {
 // a group of their own.
 func NewReport(s *Study, cases []Case, untouched []string) *Report {
 	r := &Report{
-		Promises: s.Promises(cases), Cells: s.Cells(cases), Cases: cases, Models: s.Models, Objectives: s.Objectives(cases),
+		Promises: s.Promises(cases), Cells: s.Cells(cases), Cases: cases, Models: s.Models,
 		judge: s.Judge, class: map[string]contender.Class{}, family: map[string]contender.Family{},
 	}
 	for i := range s.Peers {
@@ -60,9 +60,11 @@ func NewReport(s *Study, cases []Case, untouched []string) *Report {
 			r.Notes = append(r.Notes, s.Ours[i].Untimed...)
 		}
 	}
-	isUntouched := func(c Cell) bool {
-		return slices.ContainsFunc(untouched, func(u string) bool { return strings.Contains(c.Trace, u) })
+	is := func(trace string) bool {
+		return slices.ContainsFunc(untouched, func(u string) bool { return strings.Contains(trace, u) })
 	}
+	isUntouched := func(c Cell) bool { return is(c.Trace) }
+	r.Objectives = s.Objectives(cases, is)
 	r.addGroup("all traces", r.Cells)
 	if len(untouched) > 0 {
 		r.addGroup("traces that were tuned on", slices.DeleteFunc(slices.Clone(r.Cells), isUntouched))

@@ -52,6 +52,7 @@ type Plan struct {
 	Objective  float64 // share of the requests, below 1
 	Limits     promise.Limits
 	Busy       float64 // replicas that the load keeps busy now
+	Caches     bool    // by what it holds of their KV caches
 	Highest    float64 // and at most within Window
 	Window     time.Duration
 	Reserve    float64 // busy replicas that are always provided for
@@ -97,6 +98,9 @@ func (f *Demand) sentence(c Change) string {
 // equation says what the load needs, up to the result. demand is the number of replicas that it asks for.
 func (p *Plan) equation(demand float64) string {
 	out, most := fmt.Sprintf("the load fills %s replicas now", words.Quantity(p.Busy, "")), p.Busy
+	if p.Caches {
+		out += " by their KV caches"
+	}
 	if p.Highest > p.Busy {
 		out, most = out+fmt.Sprintf(", %s at the peak of the last %s", words.Quantity(p.Highest, ""), words.Minutes(p.Window)), p.Highest
 	}

@@ -39,6 +39,10 @@ func TestDemandSentences(t *testing.T) {
 	f(5, "vllm requests", planned, "vllm requests: the load fills 1.2 replicas now, 1.5 at the peak of the last 10 min. To keep 99 % of the requests within 2.5s to the first token and 25ms between tokens, a replica may be 30 % busy: 1.5 ÷ 0.3 = 5 replicas; "+
 		"0.76 % of the requests of the last day missed a limit: 0.4 % expected at the planned load, 0.35 % while replicas started")
 
+	planned.Plan.Missed, planned.Plan.Caches = promise.Misses{}, true
+	f(5, "vllm requests", planned, "vllm requests: the load fills 1.2 replicas now by their KV caches, 1.5 at the peak of the last 10 min. To keep 99 % of the requests within 2.5s to the first token and 25ms between tokens, a replica may be 30 % busy: 1.5 ÷ 0.3 = 5 replicas")
+	planned.Plan.Caches = false
+
 	batch := &Batch{Load: 1.4}
 	requests := Demand{Reading: Reading{Value: 22.1, Serving: 2}, Target: 8, Fresh: 2, Batch: batch, Demand: 2.8, Mean: 2.8}
 	f(3, "vllm requests", requests, "vllm requests: 22.1 in flight per replica (target 8) count as a load of 1.4, since batches grow faster than the load: 2 serving × 1.4 = 2.8, so 3 replicas; the arrival rate is not known")

@@ -311,6 +311,7 @@ func (s *State) knee(c *Cost, l Limits) float64 {
 type Demand struct {
 	Replicas float64 // that the plan asks for, as a fraction
 	Busy     float64 // replicas that the load now keeps busy
+	Caches   bool    // by what it holds of their KV caches
 	Average  float64 // seconds
 	Target   float64 // busy share of a replica
 	Window   float64 // seconds
@@ -331,7 +332,8 @@ func (s State) Demand(t Terms, startup float64) (d Demand, ok bool) {
 	if d.Target <= 0 {
 		d.Target, d.Average, d.Window, d.Reserve = fullest(firstShare*t.allowed(), cost.Knee)/firstRoom(startup), firstAverage, firstWindow(startup), 0
 	}
-	d.Busy = cost.Busy(s.Level)
+	time, caches := cost.busy(s.Level)
+	d.Busy, d.Caches = max(time, caches), caches > time
 	d.Highest = s.highest(&cost, d.Busy, int(d.Average/StepSeconds), int(d.Window/StepSeconds))
 	// The record may not have a rise like the one under way, which a long mean shows late. While it
 	// is short, rises that fall at once come again.

@@ -71,15 +71,18 @@ type Cost struct {
 
 // Busy is a load in busy replicas. KV caches fill before replicas are busy where requests are
 // long: replicas whose caches are full count as busy up to the knee, as requests wait then.
-func (c *Cost) Busy(l Load) float64 {
+func (c *Cost) Busy(l Load) float64 { return max(c.busy(l)) }
+
+// busy is a load in replicas that are busy by their time, and in those that are by their caches.
+func (c *Cost) busy(l Load) (time, caches float64) {
 	cache := float64(l.Cache)
 	if cache <= 0 {
 		cache = c.CachePerOutput * float64(l.Output)
 	}
-	busy := c.PerPrompt*float64(l.Prompt) + c.PerOutput*float64(l.Output) + c.PerCache*cache
+	time = c.PerPrompt*float64(l.Prompt) + c.PerOutput*float64(l.Output) + c.PerCache*cache
 	// Requests hold Idle × cache caches on replicas that do nothing else, and 1 ÷ (1 − busy share)
-	// times as many on busy ones: the caches of busy + Idle × cache replicas are just full.
-	return max(busy, c.Knee*(busy+c.Idle*cache))
+	// times as many on busy ones: the caches of time + Idle × cache replicas are just full.
+	return time, c.Knee * (time + c.Idle*cache)
 }
 
 // next is the fit after a step: the load per replica, the mean seconds between
