@@ -81,7 +81,7 @@ func (e *evaluation) isMeasuring() bool {
 // work adds up what the replicas did, and counts those that should say so, and do not.
 func (e *evaluation) work(m *measure) promise.Reading {
 	r := promise.Reading{At: e.now, Serving: float64(e.serving), Wanted: e.state.Wanted, Most: float64(e.p.ceiling())}
-	timed, running, waiting := 0.0, 0.0, 0.0
+	timed, running, waiting, told := 0.0, 0.0, 0.0, 0.0
 	for k := range e.o.Pods {
 		pod := &e.o.Pods[k]
 		x := pod.pace(e.i)
@@ -99,7 +99,9 @@ func (e *evaluation) work(m *measure) promise.Reading {
 			r.TokenSeconds += x.TokenSeconds * x.OutputTokensPerSecond
 			timed += x.OutputTokensPerSecond
 		}
-		r.Held += x.CacheUse
+		if r.Held += x.CacheUse; x.CacheUse > 0 || x.Running == 0 {
+			told++
+		}
 		running, waiting = running+x.Running, waiting+x.Waiting
 		if a := pod.arrivals(e.i); e.isValid(pod, a) {
 			r.Arrived += min(a.Value, mostArrivals)
@@ -107,6 +109,9 @@ func (e *evaluation) work(m *measure) promise.Reading {
 	}
 	if running > 0 {
 		r.Queued = waiting / running
+	}
+	if told > 0 {
+		r.Held *= r.Read / told // those that do not tell hold as much as the others
 	}
 	if timed > 0 {
 		r.TokenSeconds /= timed

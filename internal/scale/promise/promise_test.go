@@ -74,8 +74,10 @@ func TestFullCachesAreFullReplicas(t *testing.T) {
 		if got, want := c.Busy(l), replicas*max(share, c.Knee); math.Abs(got/want-1) > 1e-3 {
 			t.Fatalf("%v busy replicas of %v whose caches are full, want %v (cost %+v)", got, replicas, want, c)
 		}
-		if l.Cache = 0; c.Busy(l) > replicas*share {
-			t.Fatalf("nothing is known of the cache, and %v replicas are busy", c.Busy(l))
+		known := c.Busy(l)
+		l.Cache, c.CachePerOutput = 0, float64(l.Cache/max(l.Output, 1))
+		if got := c.Busy(l); l.Output > 1 && math.Abs(got/known-1) > 1e-3 {
+			t.Fatalf("%v busy replicas with the usual caches, want %v", got, known)
 		}
 	}
 }
@@ -94,8 +96,79 @@ func TestAQueueIsLoad(t *testing.T) {
 		return d.Busy
 	}
 	none, half, twice, long := demand(0), demand(0.5), demand(1), demand(100)
+	for range 60 {
+		s = s.Next(r, 1, terms)
+	}
+	if l, _ := s.Last(); l.Prompt < 3999 || l.Output < 3999 {
+		t.Errorf("the record has %+v", l)
+	}
 	if math.Abs(half/none-1.4) > 0.1 || math.Abs(twice/none-1.8) > 0.2 || long != twice {
 		t.Errorf("busy replicas: %v, with half as many waiting %v, with as many %v, with a hundred times %v", none, half, twice, long)
+	}
+}
+
+// Servers that begin to tell what their caches hold, as after an upgrade, are not busier than before: what tokens took
+// had the caches. From then on, what they tell counts; while they do not, it is the usual.
+func TestCachesThatAreToldLater(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	c := Cost{Idle: 8e-3, PerPrompt: 0.03e-3, PerOutput: 0.05e-3, PerCache: 16e-3}
+	serve := func(s State, tokens, held float64, tells bool) State {
+		for range StepSeconds {
+			l := Load{Prompt: float32(tokens), Output: float32(tokens)}
+			token := c.Idle
+			for range 100 { // what is held is read as often as there are tokens
+				l.Cache = float32(held / token)
+				token += (c.Idle/max(0.05, 1-c.Busy(l)) - token) / 4
+			}
+			r := Reading{Serving: 1, Read: 1, Prompt: tokens, Output: tokens, TokenSeconds: token, First: 5, Ended: 5, Wanted: 1, Most: 50}
+			if tells {
+				r.Held = held
+			}
+			s = s.Next(r, 1, terms)
+		}
+		return s
+	}
+	var s State
+	for range 960 {
+		tokens := 500 + 1500*rng.Float64()
+		s = serve(s, tokens, tokens/10_000, false)
+	}
+	busy := func() float64 { d, _ := s.Demand(terms, 120); return d.Busy }
+	s = serve(s, 1500, 0.15, false)
+	before := busy()
+	for range 4 {
+		if s = serve(s, 1500, 0.15, true); math.Abs(busy()/before-1) > 0.5 {
+			t.Errorf("%v busy replicas with the caches, %v before", busy(), before)
+		}
+	}
+	told, _ := s.Last()
+	s = serve(s, 1500, 0.15, false)
+	if l, _ := s.Last(); told.Cache == 0 || math.Abs(float64(l.Cache/told.Cache-1)) > 0.3 {
+		t.Errorf("full caches read per second: %v while it is not told, %v before", l.Cache, told.Cache)
+	}
+}
+
+// The caches hold what they hold, whatever a limit allows: with a stricter one, and the same plan, no fewer replicas.
+func TestAStricterLimitNeverGetsFewerCaches(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	var s State
+	r := Reading{Serving: 5, Read: 5, First: 10, Ended: 10, Wanted: 5, Most: 50}
+	for i := range 15_000 { // reading the caches takes no time
+		x := 0.2 + 0.8*rng.Float64()
+		r.Prompt, r.Output, r.Held = 2000*x, 1000*x, 4.9*rng.Float64()
+		if i > 14_900 {
+			r.Prompt, r.Output, r.Held = 1000, 500, 4.9
+		}
+		r.TokenSeconds = tokenSeconds(truth, Load{Prompt: float32(r.Prompt / 5), Output: float32(r.Output / 5)})
+		s = s.Next(r, 1, terms)
+	}
+	s.Plan = Plan{Target: 0.8, Average: 60, Window: 600, AtOnce: 0.8}
+	for limit := 0.03; limit > 0.009; limit -= 0.001 {
+		strict := terms
+		strict.Token = limit
+		if d, _ := s.Demand(strict, 120); d.Replicas < 4.9 {
+			t.Errorf("%v replicas at a limit of %v s, whose caches hold 4.9", d.Replicas, limit)
+		}
 	}
 }
 
@@ -597,6 +670,9 @@ func FuzzState(f *testing.F) {
 		s = s.Learn(terms, Bounds{0, 100, 120})
 		if d, ok := s.Demand(terms, 120); ok && (math.IsNaN(d.Replicas) || d.Replicas < 0) {
 			t.Fatalf("demand %+v of %+v", d, s)
+		}
+		if _, err := json.Marshal(s); err != nil {
+			t.Fatalf("the state of %s: %v", b, err)
 		}
 		if shares := s.Curve.Shares(0.4); !slices.IsSorted(shares[:]) {
 			t.Fatalf("shares %v", shares)

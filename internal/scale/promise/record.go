@@ -13,7 +13,7 @@ var Missing = Load{Prompt: -1, Output: -1}
 
 // isMissing reports whether the load is unknown, or impossible.
 func (l Load) isMissing() bool {
-	return !(l.Prompt >= 0 && l.Output >= 0 && l.Prompt <= most && l.Output <= most)
+	return !(l.Prompt >= 0 && l.Output >= 0 && l.Cache >= 0 && l.Prompt <= most && l.Output <= most && l.Cache <= most)
 }
 
 // keptSteps is how many steps are kept: a day, and the longest window.

@@ -178,8 +178,10 @@ func (s State) Next(r Reading, seconds float64, t Terms) State {
 	s.Sizes = s.Sizes.next(&r, seconds)
 	all := r.Serving / r.Read // those that were not read do as much as the others
 	done, asked := Load{Prompt: float32(r.Prompt * all), Output: float32(r.Output * all)}, s.Sizes.of(r.Arrived*all)
-	if r.TokenSeconds > 0 {
-		done.Cache = float32(r.Held * all / r.TokenSeconds)
+	if r.Held > 0 && r.TokenSeconds > 0 {
+		done.Cache = float32(min(r.Held*all/r.TokenSeconds, most))
+	} else if s.Work.C > 0 && s.Work.O > 0 { // not known: as much as usual
+		done.Cache = done.Output * float32(s.Work.C/s.Work.O)
 	}
 	// A request's output tokens are asked for over the time that it takes to generate them.
 	if s.Sizes.Ended > 0 {
@@ -187,11 +189,13 @@ func (s State) Next(r Reading, seconds float64, t Terms) State {
 		s.Asked += (asked.Output - s.Asked) * float32(1-math.Exp(-seconds/max(stay, least)))
 		asked.Output = s.Asked
 	}
-	// Requests that wait ask for as much as those that run.
-	queued := float32(1 + min(r.Queued, mostQueued))
-	asked.Output, asked.Cache = max(asked.Output, done.Output*queued), done.Cache*queued
+	// Requests that wait ask for as many tokens as those that run, and those for as much of the caches.
+	asked.Prompt = max(asked.Prompt, done.Prompt)
+	if asked.Output = max(asked.Output, done.Output*float32(1+min(r.Queued, mostQueued))); done.Output > 0 {
+		asked.Cache = min(done.Cache*(asked.Output/done.Output), most)
+	}
 	weight := float32(1 - math.Exp(-seconds/levelSeconds))
-	s.Level.Prompt += (max(done.Prompt, asked.Prompt) - s.Level.Prompt) * weight
+	s.Level.Prompt += (asked.Prompt - s.Level.Prompt) * weight
 	s.Level.Output += (asked.Output - s.Level.Output) * weight
 	s.Level.Cache += (asked.Cache - s.Level.Cache) * weight
 	x, dt := &s.Step, float32(seconds)
@@ -342,7 +346,7 @@ func (s State) Demand(t Terms, startup float64) (d Demand, ok bool) {
 		window = int(min(mostRises, startsRises*startup) / StepSeconds)
 	}
 	full := s.highest(&cost, d.Busy, 60/StepSeconds, window) / s.atOnce(fullest(atOnceShare*t.allowed(), cost.Knee), d.Young)
-	d.Replicas = max(max(d.Highest, d.Reserve)/d.Target, full)
+	d.Replicas = max(max(d.Highest, d.Reserve)/d.Target, full, caches/cost.Knee) // whose caches are just full
 	return d, true
 }
 

@@ -100,6 +100,10 @@ func (w Work) next(l Load, tokenSeconds, replicas, seconds float64) Work {
 	keep := math.Exp(-seconds / workMemory)
 	add := func(sum *float64, x float64) { *sum = *sum*keep + n*x }
 	p, o, h := float64(l.Prompt), float64(l.Output), float64(l.Cache)
+	if h > 0 && o > 0 && w.C == 0 { // the caches of before are not known: the usual ones of the output
+		k := h / o
+		w.C, w.PC, w.OC, w.CC, w.CY = k*w.O, k*w.PO, k*w.OO, k*k*w.OO, k*w.OY
+	}
 	add(&w.Weight, 1)
 	add(&w.P, p)
 	add(&w.O, o)
@@ -135,11 +139,11 @@ func (w *Work) Cost() (c Cost, ok bool) {
 	}
 	x := solve(a, r)
 	perIdle := y + x[0]*p + x[1]*o + x[2]*h
-	c = Cost{Idle: 1 / perIdle, PerPrompt: x[0] / perIdle, PerOutput: x[1] / perIdle, PerCache: x[2] / perIdle}
-	if o > 0 {
-		c.CachePerOutput = h / o
+	c = Cost{Idle: 1 / perIdle, PerPrompt: x[0] / perIdle, PerOutput: x[1] / perIdle}
+	if h > 0 && o > 0 {
+		c.PerCache, c.CachePerOutput = x[2]/perIdle, h/o
 	}
-	return c, c.PerPrompt+c.PerOutput > 0 && c.Idle > 0 && !math.IsInf(c.Idle, 0)
+	return c, c.PerPrompt+c.PerOutput+c.PerCache > 0 && c.Idle > 0 && !math.IsInf(c.Idle, 0)
 }
 
 type (
