@@ -97,27 +97,16 @@ func (w Work) next(l Load, tokenSeconds, replicas, seconds float64) Work {
 			n *= outlier / off
 		}
 	}
-	keep := math.Exp(-seconds / workMemory)
-	add := func(sum *float64, x float64) { *sum = *sum*keep + n*x }
 	p, o, h := float64(l.Prompt), float64(l.Output), float64(l.Cache)
 	if h > 0 && o > 0 && w.C == 0 { // the caches of before are not known: the usual ones of the output
 		k := h / o
 		w.C, w.PC, w.OC, w.CC, w.CY = k*w.O, k*w.PO, k*w.OO, k*k*w.OO, k*w.OY
 	}
-	add(&w.Weight, 1)
-	add(&w.P, p)
-	add(&w.O, o)
-	add(&w.C, h)
-	add(&w.Y, y)
-	add(&w.PP, p*p)
-	add(&w.PO, p*o)
-	add(&w.OO, o*o)
-	add(&w.PC, p*h)
-	add(&w.OC, o*h)
-	add(&w.CC, h*h)
-	add(&w.PY, p*y)
-	add(&w.OY, o*y)
-	add(&w.CY, h*y)
+	keep := math.Exp(-seconds / workMemory)
+	sums := [...]*float64{&w.Weight, &w.P, &w.O, &w.C, &w.Y, &w.PP, &w.PO, &w.PC, &w.OO, &w.OC, &w.CC, &w.PY, &w.OY, &w.CY}
+	for i, x := range [len(sums)]float64{1, p, o, h, y, p * p, p * o, p * h, o * o, o * h, h * h, p * y, o * y, h * y} {
+		*sums[i] = *sums[i]*keep + n*x
+	}
 	return w
 }
 
@@ -129,7 +118,7 @@ func (w *Work) Cost() (c Cost, ok bool) {
 	}
 	p, o, h, y := w.P/n, w.O/n, w.C/n, w.Y/n
 	pp, po, pc, oo, oc, cc := w.PP/n-p*p, w.PO/n-p*o, w.PC/n-p*h, w.OO/n-o*o, w.OC/n-o*h, w.CC/n-h*h
-	a := matrix{{pp, po, pc}, {po, oo, oc}, {pc, oc, cc}}
+	a := [3]vector{{pp, po, pc}, {po, oo, oc}, {pc, oc, cc}}
 	r := vector{p*y - w.PY/n, o*y - w.OY/n, h*y - w.CY/n}
 	ridge := noise * y / priorSpread
 	ridge *= ridge / max(1, n*independent)
@@ -146,14 +135,11 @@ func (w *Work) Cost() (c Cost, ok bool) {
 	return c, c.PerPrompt+c.PerOutput+c.PerCache > 0 && c.Idle > 0 && !math.IsInf(c.Idle, 0)
 }
 
-type (
-	vector [3]float64
-	matrix [3]vector
-)
+type vector [3]float64
 
 // solve returns the x ≥ 0 with the least x·a·x − 2r·x, where a is positive definite: the best of
 // those that are least with some of its elements at 0.
-func solve(a matrix, r vector) (best vector) {
+func solve(a [3]vector, r vector) (best vector) {
 	least := 0.0
 	for free := 1; free < 1<<len(r); free++ {
 		x := solveSome(a, r, free)
@@ -171,7 +157,7 @@ func solve(a matrix, r vector) (best vector) {
 
 // solveSome solves a·x = r by elimination for the elements whose bits are set in free. The others
 // are 0.
-func solveSome(a matrix, r vector, free int) (x vector) {
+func solveSome(a [3]vector, r vector, free int) (x vector) {
 	isFree := func(i int) bool { return free>>i&1 == 1 }
 	for i := range r {
 		for j := i + 1; j < len(r) && isFree(i); j++ {
