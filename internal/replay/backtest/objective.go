@@ -90,6 +90,7 @@ func addTo(m map[string]*sum, name string, gpuHours, violations float64) {
 // Objectives returns the objectives of each class that has one of our policies, and those of the
 // untouched traces alone. nil: none is.
 func (s *Study) Objectives(cases []Case, untouched func(trace string) bool) (out []Objective) {
+	var apart []Objective // of the untouched traces
 	class := map[string]contender.Class{}
 	for i := range s.Peers {
 		class[s.Peers[i].Name] = s.Peers[i].Class
@@ -102,10 +103,8 @@ func (s *Study) Objectives(cases []Case, untouched func(trace string) bool) (out
 			allowed := 100 - percent
 			cells := sumCells(cases, c, class, allowed)
 			out = append(out, Objective{Class: c, Percent: percent, Cells: len(cells), Attainments: attainments(cells, s.Ours, c, allowed)})
-		}
-		for _, percent := range objectivePercents() {
 			var tuned, rest []*cellSums
-			for _, x := range sumCells(cases, c, class, 100-percent) {
+			for _, x := range cells {
 				if untouched != nil && untouched(x.trace) {
 					rest = append(rest, x)
 				} else {
@@ -113,11 +112,11 @@ func (s *Study) Objectives(cases []Case, untouched func(trace string) bool) (out
 				}
 			}
 			if len(tuned) > 0 && len(rest) > 0 {
-				out = append(out, Objective{Class: c, Untouched: true, Percent: percent, Cells: len(rest), Attainments: chosen(tuned, rest, s.Ours, c, 100-percent)})
+				apart = append(apart, Objective{Class: c, Untouched: true, Percent: percent, Cells: len(rest), Attainments: chosen(tuned, rest, s.Ours, c, allowed)})
 			}
 		}
 	}
-	return out
+	return append(out, apart...)
 }
 
 // chosen lists our policies and the oracle on untouched cells, and the setting that a user would

@@ -60,15 +60,14 @@ func NewReport(s *Study, cases []Case, untouched []string) *Report {
 			r.Notes = append(r.Notes, s.Ours[i].Untimed...)
 		}
 	}
-	is := func(trace string) bool {
+	isUntouched := func(trace string) bool {
 		return slices.ContainsFunc(untouched, func(u string) bool { return strings.Contains(trace, u) })
 	}
-	isUntouched := func(c Cell) bool { return is(c.Trace) }
-	r.Objectives = s.Objectives(cases, is)
+	r.Objectives = s.Objectives(cases, isUntouched)
 	r.addGroup("all traces", r.Cells)
 	if len(untouched) > 0 {
-		r.addGroup("traces that were tuned on", slices.DeleteFunc(slices.Clone(r.Cells), isUntouched))
-		r.addGroup("untouched traces", slices.DeleteFunc(slices.Clone(r.Cells), func(c Cell) bool { return !isUntouched(c) }))
+		r.addGroup("traces that were tuned on", slices.DeleteFunc(slices.Clone(r.Cells), func(c Cell) bool { return isUntouched(c.Trace) }))
+		r.addGroup("untouched traces", slices.DeleteFunc(slices.Clone(r.Cells), func(c Cell) bool { return !isUntouched(c.Trace) }))
 	}
 	return r
 }

@@ -336,8 +336,8 @@ func (s State) Demand(t Terms, startup float64) (d Demand, ok bool) {
 	if d.Target <= 0 {
 		d.Target, d.Average, d.Window, d.Reserve = fullest(firstShare*t.allowed(), cost.Knee)/firstRoom(startup), firstAverage, firstWindow(startup), 0
 	}
-	time, caches := cost.busy(s.Level)
-	d.Busy, d.Caches = max(time, caches), caches > time
+	busy, caches := cost.busy(s.Level)
+	d.Busy, d.Caches = max(busy, caches), caches > busy
 	d.Highest = s.highest(&cost, d.Busy, int(d.Average/StepSeconds), int(d.Window/StepSeconds))
 	// The record may not have a rise like the one under way, which a long mean shows late. While it
 	// is short, rises that fall at once come again.
