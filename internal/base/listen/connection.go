@@ -24,9 +24,10 @@ type connection struct {
 	active atomic.Int64 // UnixNano of the last write, or of the accept
 	served atomic.Bool  // something was written
 
-	mu    sync.Mutex
-	owed  time.Duration // how long writes were blocked, beyond what their bytes allow
-	until time.Time     // the server's own deadline of writes; zero: none
+	mu      sync.Mutex
+	owed    time.Duration // how long writes were blocked, beyond what their bytes allow
+	writing time.Time     // when the write in progress began; zero: there is none
+	until   time.Time     // the server's own deadline of writes; zero: none
 }
 
 // Write implements net.Conn. It fails if the reader is too slow.
@@ -45,6 +46,9 @@ func (c *connection) Write(b []byte) (int, error) {
 		deadline, ours = c.until, false
 	}
 	err := c.Conn.SetWriteDeadline(deadline)
+	if err == nil {
+		c.writing = began
+	}
 	c.mu.Unlock()
 	if err != nil {
 		return 0, err
@@ -54,13 +58,24 @@ func (c *connection) Write(b []byte) (int, error) {
 	c.active.Store(ended.UnixNano())
 	c.served.Store(true)
 	c.mu.Lock()
-	c.owed = max(0, c.owed+ended.Sub(began)-timeFor(n))
+	c.owed, c.writing = max(0, c.owed+ended.Sub(began)-timeFor(n)), time.Time{}
 	c.mu.Unlock()
 	if ours && errors.Is(err, os.ErrDeadlineExceeded) {
 		c.room.tooSlow(c)
 		c.abort()
 	}
 	return n, err
+}
+
+// late is how long the reader has kept writes waiting. A server that is short of CPU takes long for a page, too, but not
+// for its writes.
+func (c *connection) late(now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.writing.IsZero() {
+		return c.owed
+	}
+	return c.owed + now.Sub(c.writing)
 }
 
 // timeFor is how long writing n bytes may take.

@@ -30,6 +30,14 @@ type holder struct {
 	lost     bool          // the place is another's
 }
 
+// late is how long the reader has kept the response waiting.
+func (x *holder) late(now time.Time) time.Duration {
+	if x.conn == nil {
+		return now.Sub(x.since)
+	}
+	return x.conn.late(now)
+}
+
 type connKey struct{}
 
 // withConn is http.Server's ConnContext: it gives a request its connection.
@@ -94,7 +102,7 @@ func (r *Room) leave(x *holder) {
 	r.mu.Lock()
 	if !x.lost {
 		r.remove(x)
-		if now.Sub(x.since) < grace {
+		if x.late(now) < grace {
 			r.known.wasFast(x.client, now)
 		}
 	}
@@ -140,7 +148,9 @@ func (r *Room) admit(x *holder, now time.Time) (in bool, victim *holder) {
 		r.remove(victim)
 		victim.lost = true
 		r.released.Add(1)
-		r.known.wasSlow(victim.client, false, now)
+		if victim.late(now) >= grace {
+			r.known.wasSlow(victim.client, false, now)
+		}
 		if r.inTheWay(x) != nil { // a second limit holds; the next call continues
 			return false, victim
 		}

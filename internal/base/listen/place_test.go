@@ -18,9 +18,10 @@ import (
 // served is a server in memory whose clients have addresses.
 type served struct {
 	*Room
-	t    *testing.T
-	into chan net.Conn
-	end  func()
+	t     *testing.T
+	into  chan net.Conn
+	end   func()
+	takes time.Duration // of the server itself, for a page
 }
 
 func (s *served) Accept() (net.Conn, error) {
@@ -42,7 +43,10 @@ func serve(t *testing.T, f func(*served)) {
 		s.end = sync.OnceFunc(func() { close(s.into) })
 		page := make([]byte, 1<<20)
 		mux := http.NewServeMux()
-		mux.Handle("/metrics", s.Place(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) })))
+		mux.Handle("/metrics", s.Place(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(s.takes)
+			_, _ = w.Write(page)
+		})))
 		mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -190,6 +194,30 @@ func TestTurncoats(t *testing.T) {
 			if d := s.get("10.0.0.1", "/metrics"); d < 0 || d > grace {
 				t.Errorf("after %d: %v", i, d)
 			}
+		}
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// A server that is short of CPU takes long for its pages. Its readers are not slow for that: one of them keeps its
+// connection while others ask for their health all the time, and who loses a place may come again.
+func TestASlowServerHasFastReaders(t *testing.T) {
+	serve(t, func(s *served) {
+		s.takes = 3 * grace / 2
+		known := func(host string) standing {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.known.of(clientOf(host), time.Now())
+		}
+		if d := s.get("10.0.0.1", "/metrics"); d != s.takes || known("10.0.0.1") != proven {
+			t.Errorf("a page after %v, standing %d", d, known("10.0.0.1"))
+		}
+		first := s.hold("10.0.0.2")
+		s.hold("10.0.0.2")
+		s.hold("10.0.0.2") // waits, and takes the place of the first
+		time.Sleep(grace + time.Millisecond)
+		if !isClosed(first) || known("10.0.0.2") != fresh {
+			t.Errorf("standing %d after a place was lost", known("10.0.0.2"))
 		}
 		time.Sleep(10 * time.Second)
 	})
