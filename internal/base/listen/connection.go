@@ -46,9 +46,7 @@ func (c *connection) Write(b []byte) (int, error) {
 		deadline, ours = c.until, false
 	}
 	err := c.Conn.SetWriteDeadline(deadline)
-	if err == nil {
-		c.writing = began
-	}
+	c.writing = began
 	c.mu.Unlock()
 	if err != nil {
 		return 0, err
@@ -67,15 +65,18 @@ func (c *connection) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// late is how long the reader has kept writes waiting. A server that is short of CPU takes long for a page, too, but not
-// for its writes.
-func (c *connection) late(now time.Time) time.Duration {
+// late is how long the reader has kept writes waiting; of a connection that is not the room's, it is not known. A server
+// that is short of CPU takes long for a page, too, but not for its writes.
+func (c *connection) late(now time.Time) (wait time.Duration) {
+	if c == nil {
+		return 0
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.writing.IsZero() {
-		return c.owed
+	if !c.writing.IsZero() {
+		wait = now.Sub(c.writing)
 	}
-	return c.owed + now.Sub(c.writing)
+	return c.owed + wait
 }
 
 // timeFor is how long writing n bytes may take.

@@ -30,14 +30,6 @@ type holder struct {
 	lost     bool          // the place is another's
 }
 
-// late is how long the reader has kept the response waiting.
-func (x *holder) late(now time.Time) time.Duration {
-	if x.conn == nil {
-		return now.Sub(x.since)
-	}
-	return x.conn.late(now)
-}
-
 type connKey struct{}
 
 // withConn is http.Server's ConnContext: it gives a request its connection.
@@ -102,7 +94,7 @@ func (r *Room) leave(x *holder) {
 	r.mu.Lock()
 	if !x.lost {
 		r.remove(x)
-		if x.late(now) < grace {
+		if x.conn.late(now) < grace {
 			r.known.wasFast(x.client, now)
 		}
 	}
@@ -148,7 +140,7 @@ func (r *Room) admit(x *holder, now time.Time) (in bool, victim *holder) {
 		r.remove(victim)
 		victim.lost = true
 		r.released.Add(1)
-		if victim.late(now) >= grace {
+		if victim.conn.late(now) >= grace {
 			r.known.wasSlow(victim.client, false, now)
 		}
 		if r.inTheWay(x) != nil { // a second limit holds; the next call continues

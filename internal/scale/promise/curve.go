@@ -22,15 +22,12 @@ const (
 	// from leastBusy up to 4.
 	classes   = 48
 	leastBusy = 1.0 / 16
-	// curveMemory is the time constant of the counts, in seconds: the day whose misses are
-	// fed back. No trial is recorded.
+	// curveMemory is the time constant of the counts, in seconds: the day whose misses are fed back.
 	curveMemory = 24 * 3600
-	// steepness is that of the assumed curve, a logistic one over the logarithm of the
-	// busy share. At three quarters of the knee, one request in a hundred misses. No trial of
-	// another slope is recorded; firstShare and atOnceShare were tried on this one.
+	// steepness is that of the assumed curve, a logistic one over the logarithm of the busy share. At three quarters of
+	// the knee, one request in a hundred misses. firstShare and atOnceShare were tried on this one.
 	steepness = 16
-	// assumed is for how many requests of each class the assumed curve counts. No trial is
-	// recorded.
+	// assumed is for how many requests of each class the assumed curve counts.
 	assumed = 20
 )
 
@@ -65,9 +62,8 @@ func (c *Curve) of(busy float32) float64 {
 	return float64(c.Missed[i] / max(c.Ended[i], 1))
 }
 
-// Shares returns the shares of missed requests. None is lower than that of a class
-// before. Where little is known, half of the requests are assumed to miss when replicas are
-// as busy as knee.
+// Shares returns the shares of missed requests. None is lower than that of a class before. Where little is known, half
+// of the requests are assumed to miss when replicas are as busy as knee.
 func (c *Curve) Shares(knee float64) (out Shares) {
 	type block struct {
 		missed, ended float64

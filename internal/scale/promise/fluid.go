@@ -22,7 +22,7 @@ type fluid struct {
 
 const (
 	// ticksPerStart is how many ticks a start-up should have, and mostTick the most steps of
-	// a tick: fewer ticks make a replay cheaper. No trial is recorded.
+	// a tick: fewer ticks make a replay cheaper.
 	ticksPerStart, mostTick = 3, 4
 	// exactly is the number of replicas up to which each number has misses of its own. Beyond,
 	// numbers are 3 % apart at most. With both, 2,560 plans take 11 ms.
@@ -65,9 +65,8 @@ func (r *Replay) fluid() *fluid {
 	return f
 }
 
-// forgive leaves the misses of the worst half hour out, if they are few beside the budget: no
-// plan keeps replicas for hours because the load jumped once. How often that may happen is for
-// [Pace] to say.
+// forgive leaves the misses of the worst half hour out, if they are few beside the budget: no plan keeps replicas for
+// hours because the load jumped once. How often that may happen is for [Pace] to say.
 func (f *fluid) forgive() {
 	if f.Forgiven <= 0 || f.doubt() > 0 {
 		return

@@ -16,10 +16,9 @@ type Pace struct {
 }
 
 const (
-	// paceSeconds is the time in which plans spend what was saved, in seconds of the traffic of
-	// the last minutes. They pay back what was spent too much in the part paidBack of the time
-	// over which the objective is judged. With an eighth of four weeks, a load of many jumps
-	// missed 1.0 and 1.14 % in six days, with a fourteenth 0.92 and 1.09 %.
+	// paceSeconds is the time in which plans spend what was saved, in seconds of the traffic of the last minutes. They
+	// pay back what was spent too much in the part paidBack of the time over which the objective is judged. With an
+	// eighth of four weeks, a load of many jumps missed 1.0 and 1.14 % in six days, with a fourteenth 0.92 and 1.09 %.
 	paceSeconds, paidBack = 24 * 3600, 1.0 / 14
 	// earlyUse is the share of the allowed misses that plans aim at before anything was
 	// measured. It grows to Terms.Use with the requests of a day.

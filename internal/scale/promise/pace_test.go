@@ -46,7 +46,7 @@ func TestTheBudgetIsPaced(t *testing.T) {
 	}
 }
 
-// burst is a record of calm load, with one jump of five minutes to 3.4 times as much at some
+// burst is a record of calm load, with one jump of ten minutes to 3.4 times as much at some
 // hours before its end.
 func burst(hoursAgo float64) State {
 	s := drive(State{}, Load{Prompt: 4000, Output: 2000}, 5, 3600)
@@ -55,7 +55,7 @@ func burst(hoursAgo float64) State {
 	s.Loads = slices.Repeat([]Load{{Prompt: 4000, Output: 2000}}, keptSteps)
 	if hoursAgo > 0 {
 		at := keptSteps - int(hoursAgo*3600/StepSeconds)
-		for i := range 300 / StepSeconds {
+		for i := range 600 / StepSeconds {
 			s.Loads[at+i] = Load{Prompt: 13600, Output: 6800}
 		}
 	}
@@ -65,7 +65,7 @@ func burst(hoursAgo float64) State {
 // One jump is paid from the budget: it changes neither the plan nor what a miss is worth by
 // much. Where little is left of it, or it is judged over an hour, jumps count as before.
 func TestOneJumpIsPaidFromTheBudget(t *testing.T) {
-	bounds := Bounds{1, 100, 120}
+	bounds := Bounds{1, 100, 180}
 	calm := burst(0).Learn(terms, bounds).Plan
 	once := burst(2)
 	if p := once.Learn(terms, bounds).Plan; p.Replicas > 1.2*calm.Replicas {

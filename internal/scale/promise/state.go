@@ -55,42 +55,38 @@ const (
 	backlogFrom, ease = 0.05, 0.98
 	// leastLearned is how many steps Learn needs: ten minutes.
 	leastLearned = 600 / StepSeconds
-	// firstShare is the share of the allowed misses that the assumed curve may have before a
-	// plan is chosen. Without history, 99 % was kept in 18 of 24 cells, with 0.45 and with 0.2
-	// in 17, and with three quarters of the knee for any objective in 16. That busy share is
-	// divided by 1 and a rise that nobody has seen yet; firstAverage is the average then, in
-	// seconds, and mostFirstWindow the window. Both are those of a start-up of longStart seconds or
-	// more: with a shorter one, a load rises less meanwhile, and a replica that was removed is soon
-	// back. The window is startsWindow start-ups at least. Of 40 replays of two hours without history, before there was
-	// rises, a rise of 1.4 and an hour kept 99 % in 28, a rise of 2 in 30 for 5 % more GPU-hours,
-	// and a rise of 1 and six start-ups in 24.
+	// firstShare is the share of the allowed misses that the assumed curve may have before a plan is chosen. Without
+	// history, 99 % was kept in 18 of 24 cells, with 0.45 and with 0.2 in 17, and with three quarters of the knee for
+	// any objective in 16. That busy share is divided by 1 and a rise that nobody has seen yet; firstAverage is the
+	// average then, in seconds, and mostFirstWindow the window. Both are those of a start-up of longStart seconds or
+	// more: with a shorter one, a load rises less meanwhile, and a replica that was removed is soon back. The window is
+	// startsWindow start-ups at least. Of 40 replays of two hours without history, before there was rises, a rise of
+	// 1.4 and an hour kept 99 % in 28, a rise of 2 in 30 for 5 % more GPU-hours, and a rise of 1 and six start-ups in
+	// 24.
 	firstShare, unseenRise, firstAverage, mostFirstWindow, longStart, startsWindow = 0.3, 0.4, 30, 3600, 120, 6
-	// atOnceShare is the share of the allowed misses that the load of the last minute may
-	// cause, whatever the average of the plan: a rise that the record lacks. With 0.35, the
-	// hour lunch of gpupilot demo missed up to 1.07 %; with 0.1, it took 6 % more
-	// GPU-hours. In 48 cells, 0.2 took 1.14 × and 0.35 took 1.15 ×.
+	// atOnceShare is the share of the allowed misses that the load of the last minute may cause, whatever the average
+	// of the plan: a rise that the record lacks. With 0.35, the hour lunch of gpupilot demo missed up to 1.07 %; with
+	// 0.1, it took 6 % more GPU-hours. In 48 cells, 0.2 took 1.14 × and 0.35 took 1.15 ×.
 	atOnceShare = 0.2
 	// mostRises and startsRises bound for how long the load of a minute counts at once while the record is short, in
 	// seconds and in start-ups. Without it, a load of few long prompts turned 71 times an hour.
 	mostRises, startsRises = 600, 5
 	// mostBusy is the highest knee: queues grow long where replicas are busier.
 	mostBusy, leastKnee = 0.85, 0.05
-	// margin is the share of the misses aimed at that a plan may have in its replay, which
-	// knows neither the requests nor the replicas one by one. It is multiplied by a factor within
-	// leastCorrection and mostCorrection that follows the misses that were measured. With 0.75
-	// and a use of 0.8, six days of three loads use 0.77 to 1.11 of what is allowed; 0.35, and
-	// feedback towards 0.45, used 0.54 to 0.90 for up to 10 % more GPU-hours.
+	// margin is the share of the misses aimed at that a plan may have in its replay, which knows neither the requests
+	// nor the replicas one by one. It is multiplied by a factor within leastCorrection and mostCorrection that follows
+	// the misses that were measured. With 0.75 and a use of 0.8, six days of three loads use 0.77 to 1.11 of what is
+	// allowed; 0.35, and feedback towards 0.45, used 0.54 to 0.90 for up to 10 % more GPU-hours.
 	margin                          = 0.75
 	leastCorrection, mostCorrection = 0.1, 2.0
 	// price is that of a replay, times a factor within leastPrice and mostPrice that follows
 	// the misses that were measured, for as many misses as the objective allows. It was 7.1 (2.5
 	// for margin's share of them), and was tried only together with margin.
 	price, leastPrice, mostPrice = 5, 0.3, 4
-	// mostOnce is the share of the budget that the load may cost by one jump, without a change
-	// of the plan, and mostJumps bounds the misses while replicas started, as a share of those
-	// aimed at, that count as the plan's: a jump that it did not see is paid from the budget.
-	// Both follow what is left of it. The same whatever is left: two of four replays of six
-	// days missed more than is allowed.
+	// mostOnce is the share of the budget that the load may cost by one jump, without a change of the plan, and
+	// mostJumps bounds the misses while replicas started, as a share of those aimed at, that count as the plan's: a
+	// jump that it did not see is paid from the budget. Both follow what is left of it. The same whatever is left: two
+	// of four replays of six days missed more than is allowed.
 	mostOnce, mostJumps = 0.06, 0.5
 	// confident is for how long, in seconds of the traffic of the last minutes, the objective
 	// counts as kept with a margin before misses were measured.

@@ -38,13 +38,12 @@ const (
 	// leastWork is how many replica-seconds the fit needs: less than one replica has in the
 	// first step of a new workload.
 	leastWork = 4
-	// priorPrompt, priorOutput and priorCache are what a token and a full cache take where the
-	// readings do not tell, as a share of an idle iteration. Models of 8 and 70 billion
-	// parameters are at 0.004 to 0.007 and 0.008 to 0.03 (the fits in replay/service). With these
-	// in seconds, the fit ran away: small models are ten times faster. An idle iteration reads the
-	// weights, and the cache is what they leave of the memory: 1 time as much with 70 billion
-	// parameters of a byte on 2 × 80 GB, 3.5 times with 8 billion of two on 80 GB. With 0.5
-	// instead of 2, one of 24 cells less was kept, for 1 % more GPU-hours.
+	// priorPrompt, priorOutput and priorCache are what a token and a full cache take where the readings do not tell, as
+	// a share of an idle iteration. Models of 8 and 70 billion parameters are at 0.004 to 0.007 and 0.008 to 0.03 (the
+	// fits in replay/service). With these in seconds, the fit ran away: small models are ten times faster. An idle
+	// iteration reads the weights, and the cache is what they leave of the memory: 1 time as much with 70 billion
+	// parameters of a byte on 2 × 80 GB, 3.5 times with 8 billion of two on 80 GB. With 0.5 instead of 2, one of 24
+	// cells less was kept, for 1 % more GPU-hours.
 	priorPrompt, priorOutput, priorCache = 0.005, 0.015, 2
 	// priorSpread is the standard deviation of the true costs from these, and noise that
 	// of a step's mean from the plane, both relative. Errors of neighbouring steps are
