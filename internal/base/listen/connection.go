@@ -26,7 +26,7 @@ type connection struct {
 
 	mu      sync.Mutex
 	owed    time.Duration // how long writes were blocked, beyond what their bytes allow
-	writing time.Time     // when the write in progress began; zero: there is none
+	writing bool          // a write is in progress
 	until   time.Time     // the server's own deadline of writes; zero: none
 }
 
@@ -46,7 +46,7 @@ func (c *connection) Write(b []byte) (int, error) {
 		deadline, ours = c.until, false
 	}
 	err := c.Conn.SetWriteDeadline(deadline)
-	c.writing = began
+	c.writing = true
 	c.mu.Unlock()
 	if err != nil {
 		return 0, err
@@ -56,7 +56,7 @@ func (c *connection) Write(b []byte) (int, error) {
 	c.active.Store(ended.UnixNano())
 	c.served.Store(true)
 	c.mu.Lock()
-	c.owed, c.writing = max(0, c.owed+ended.Sub(began)-timeFor(n)), time.Time{}
+	c.owed, c.writing = max(0, c.owed+ended.Sub(began)-timeFor(n)), false
 	c.mu.Unlock()
 	if ours && errors.Is(err, os.ErrDeadlineExceeded) {
 		c.room.tooSlow(c)
@@ -65,18 +65,19 @@ func (c *connection) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// late is how long the reader has kept writes waiting; of a connection that is not the room's, it is not known. A server
-// that is short of CPU takes long for a page, too, but not for its writes.
-func (c *connection) late(now time.Time) (wait time.Duration) {
-	if c == nil {
-		return 0
-	}
+// isFast reports whether the reader has kept up with what was written. A server that is short of CPU takes long for a page,
+// too, but not for its writes.
+func (c *connection) isFast() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.writing.IsZero() {
-		wait = now.Sub(c.writing)
-	}
-	return c.owed + wait
+	return c.owed < grace
+}
+
+// answers reports whether a response has begun since a time: from then on, it is the reader's that it takes.
+func (c *connection) answers(since time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.writing || c.active.Load() > since.UnixNano()
 }
 
 // timeFor is how long writing n bytes may take.

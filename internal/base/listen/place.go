@@ -41,11 +41,10 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// Place returns h within the room's places. A source holds two of them. Half of the places are
-// for clients that have lately read a page fast, and an eighth, one at least, is open to clients
-// that were too slow. If no place is free, a request that has held its own for 100 ms loses it
-// and its connection; if there is none, the request waits. A request that has waited for 2 s
-// gets 503.
+// Place returns h within the room's places. A source holds two of them. Half of the places are for clients that have
+// lately read a page fast, and an eighth, one at least, is open to clients that were too slow. If no place is free, a
+// request that has held its own for 100 ms loses it and its connection; if there is none, the request waits. A request
+// that has waited for 2 s gets 503.
 func (r *Room) Place(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		x := r.ask(req)
@@ -94,7 +93,7 @@ func (r *Room) leave(x *holder) {
 	r.mu.Lock()
 	if !x.lost {
 		r.remove(x)
-		if x.conn.late(now) < grace {
+		if x.conn == nil || x.conn.isFast() {
 			r.known.wasFast(x.client, now)
 		}
 	}
@@ -140,7 +139,7 @@ func (r *Room) admit(x *holder, now time.Time) (in bool, victim *holder) {
 		r.remove(victim)
 		victim.lost = true
 		r.released.Add(1)
-		if victim.conn.late(now) >= grace {
+		if victim.conn != nil && victim.conn.answers(victim.since) {
 			r.known.wasSlow(victim.client, false, now)
 		}
 		if r.inTheWay(x) != nil { // a second limit holds; the next call continues

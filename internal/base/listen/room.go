@@ -32,9 +32,8 @@ type Limits struct {
 	Buffer int
 }
 
-// Room holds the connections and requests of its listeners within limits. It always accepts a
-// connection, and closes another one for it. Nobody is kept out by connections that do nothing,
-// nor by readers that are slow.
+// Room holds the connections and requests of its listeners within limits. It always accepts a connection, and closes
+// another one for it. Nobody is kept out by connections that do nothing, nor by readers that are slow.
 type Room struct {
 	limits Limits
 
