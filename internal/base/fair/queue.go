@@ -23,8 +23,7 @@ func (q *Queue[T]) Put(of Payer, item T) {
 	q.n++
 }
 
-// Take removes the first item of the payer whose turn it is. It reports false if there
-// is none.
+// Take removes the first item of the payer whose turn it is. It reports false if there is none.
 func (q *Queue[T]) Take() (item T, ok bool) {
 	if len(q.order) == 0 {
 		return item, false

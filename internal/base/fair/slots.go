@@ -16,8 +16,7 @@ import (
 // ErrFull is the error of a request that cannot wait, because too many do.
 var ErrFull = errors.New("too many queries are waiting; try again later")
 
-// maxWaitingPayers is how many times the bound of one payer's waiting queries is that of
-// all payers.
+// maxWaitingPayers is how many times the bound of one payer's waiting queries is that of all payers.
 const maxWaitingPayers = 8
 
 // Config holds the settings of Slots.
@@ -27,16 +26,14 @@ type Config struct {
 	// ForSignals is the number of slots that only signals of GPUAutoscalers use. Of a
 	// payer's share it is the same part, rounded down.
 	ForSignals int
-	// ForLight is the number of those slots that only signals of light payers use: slow
-	// queries of any number of others leave them free. A payer is light if it is known
-	// that its queries of the last minutes were short. A signal that turns out to be slow
-	// loses its slot: see Request.Yield.
+	// ForLight is the number of those slots that only signals of light payers use: slow queries of any number of others
+	// leave them free. A payer is light if it is known that its queries of the last minutes were short. A signal that
+	// turns out to be slow loses its slot: see Request.Yield.
 	ForLight int
 }
 
-// ForWrites returns the settings for writes to the API server, where scaling is the
-// signal: it waits for no other write, and those of a namespace are few at a time, so that
-// the API server's queue is short for others if it is slow.
+// ForWrites returns the settings for writes to the API server, where scaling is the signal: it waits for no other write,
+// and those of a namespace are few at a time, so that the API server's queue is short for others if it is slow.
 func ForWrites() Config { return Config{Slots: 8, Share: 2, ForSignals: 4} }
 
 // What Slots remember of a payer.
@@ -64,11 +61,10 @@ type Request struct {
 	MaxWaiting int
 }
 
-// Slots bounds the queries that run at the same time. Each query waits in one queue. A
-// free slot goes to the waiting payer that has used the least time lately, and of several
-// to the one that was served longest ago, unless its share is used up; within a payer,
-// signals and other queries take turns. Queries other than signals never hold the slots
-// that are for signals. It is safe for concurrent use.
+// Slots bounds the queries that run at the same time. Each query waits in one queue. A free slot goes to the waiting
+// payer that has used the least time lately, and of several to the one that was served longest ago, unless its share is
+// used up; within a payer, signals and other queries take turns. Queries other than signals never hold the slots that
+// are for signals. It is safe for concurrent use.
 type Slots struct {
 	cfg Config
 
@@ -129,8 +125,7 @@ func NewSlots(cfg Config) *Slots {
 	return &Slots{cfg: cfg, payers: map[Payer]*payer{}}
 }
 
-// Acquire waits for a slot until ctx is done. release frees it. The error is ErrFull or
-// that of ctx.
+// Acquire waits for a slot until ctx is done. release frees it. The error is ErrFull or that of ctx.
 func (s *Slots) Acquire(ctx context.Context, r Request) (release func(), err error) {
 	w := &waiter{Request: r, granted: make(chan struct{})}
 	s.mu.Lock()
@@ -240,16 +235,14 @@ func (s *Slots) dequeue(w *waiter) {
 	}
 }
 
-// forget removes a payer that has no requests, if nothing is known of it or too many are
-// remembered. s.mu is held.
+// forget removes a payer that has no requests, if nothing is known of it or too many are remembered. s.mu is held.
 func (s *Slots) forget(of Payer) {
 	if p := s.payers[of]; p.held == 0 && !p.waits() && (p.at.IsZero() || len(s.payers) > maxIdle) {
 		delete(s.payers, of)
 	}
 }
 
-// free frees a slot, and gives it to the next waiter. The payer was charged an estimate
-// before. s.mu is held.
+// free frees a slot, and gives it to the next waiter. The payer was charged an estimate before. s.mu is held.
 func (s *Slots) free(w *waiter) {
 	p, now := s.payers[w.Payer], time.Now()
 	s.held--

@@ -21,17 +21,18 @@ type connection struct {
 	room   *Room
 	serial uint64
 	places int          // that its requests hold; room.mu guards it
+	begun  atomic.Int64 // UnixNano of the first write since its request got a place; 0: none
 	active atomic.Int64 // UnixNano of the last write, or of the accept
 	served atomic.Bool  // something was written
 
-	mu      sync.Mutex
-	owed    time.Duration // how long writes were blocked, beyond what their bytes allow
-	writing bool          // a write is in progress
-	until   time.Time     // the server's own deadline of writes; zero: none
+	mu    sync.Mutex
+	owed  time.Duration // how long writes were blocked, beyond what their bytes allow
+	until time.Time     // the server's own deadline of writes; zero: none
 }
 
 // Write implements net.Conn. It fails if the reader is too slow.
 func (c *connection) Write(b []byte) (int, error) {
+	c.begun.CompareAndSwap(0, time.Now().UnixNano())
 	slack := c.room.limits.Slack
 	if slack <= 0 {
 		n, err := c.Conn.Write(b)
@@ -46,7 +47,6 @@ func (c *connection) Write(b []byte) (int, error) {
 		deadline, ours = c.until, false
 	}
 	err := c.Conn.SetWriteDeadline(deadline)
-	c.writing = true
 	c.mu.Unlock()
 	if err != nil {
 		return 0, err
@@ -56,7 +56,7 @@ func (c *connection) Write(b []byte) (int, error) {
 	c.active.Store(ended.UnixNano())
 	c.served.Store(true)
 	c.mu.Lock()
-	c.owed, c.writing = max(0, c.owed+ended.Sub(began)-timeFor(n)), false
+	c.owed = max(0, c.owed+ended.Sub(began)-timeFor(n))
 	c.mu.Unlock()
 	if ours && errors.Is(err, os.ErrDeadlineExceeded) {
 		c.room.tooSlow(c)
@@ -65,19 +65,11 @@ func (c *connection) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// isFast reports whether the reader has kept up with what was written. A server that is short of CPU takes long for a page,
-// too, but not for its writes.
-func (c *connection) isFast() bool {
+// debt is how long the reader has kept writes waiting, beyond what their bytes allow.
+func (c *connection) debt() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.owed < grace
-}
-
-// answers reports whether a response has begun since a time: from then on, it is the reader's that it takes.
-func (c *connection) answers(since time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.writing || c.active.Load() > since.UnixNano()
+	return c.owed
 }
 
 // timeFor is how long writing n bytes may take.
@@ -85,8 +77,7 @@ func timeFor(n int) time.Duration {
 	return time.Duration(n) * time.Second / bytesPerSecond
 }
 
-// SetWriteDeadline implements net.Conn. The earlier of the deadline and the one of the bytes
-// counts.
+// SetWriteDeadline implements net.Conn. The earlier of the deadline and the one of the bytes counts.
 func (c *connection) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

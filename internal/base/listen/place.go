@@ -26,8 +26,20 @@ type holder struct {
 	conn     *connection // nil: the connection is not the room's
 	standing standing
 	since    time.Time     // of the place
+	owed     time.Duration // the connection's debt then
 	in       chan struct{} // closed with the place
 	lost     bool          // the place is another's
+}
+
+// reading is how long the reader has had for its page: from the first byte on, since before it is the server that takes
+// its time. A server that takes maxWait counts as well, so that nobody holds a place for longer than others wait.
+func (x *holder) reading(now time.Time) time.Duration {
+	if x.conn != nil {
+		if at := x.conn.begun.Load(); at != 0 {
+			return now.Sub(time.Unix(0, at))
+		}
+	}
+	return now.Sub(x.since) - maxWait + grace
 }
 
 type connKey struct{}
@@ -47,6 +59,8 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 // that has waited for 2 s gets 503.
 func (r *Room) Place(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		// Else the first write of the answer waits for a body that nobody reads, for as long as its sender likes.
+		_ = http.NewResponseController(w).EnableFullDuplex()
 		x := r.ask(req)
 		timeout := time.NewTimer(maxWait)
 		defer timeout.Stop()
@@ -93,7 +107,7 @@ func (r *Room) leave(x *holder) {
 	r.mu.Lock()
 	if !x.lost {
 		r.remove(x)
-		if x.conn == nil || x.conn.isFast() {
+		if x.conn == nil || x.conn.debt()-x.owed < grace {
 			r.known.wasFast(x.client, now)
 		}
 	}
@@ -139,7 +153,7 @@ func (r *Room) admit(x *holder, now time.Time) (in bool, victim *holder) {
 		r.remove(victim)
 		victim.lost = true
 		r.released.Add(1)
-		if victim.conn != nil && victim.conn.answers(victim.since) {
+		if victim.conn != nil && victim.conn.begun.Load() != 0 {
 			r.known.wasSlow(victim.client, false, now)
 		}
 		if r.inTheWay(x) != nil { // a second limit holds; the next call continues
@@ -150,13 +164,14 @@ func (r *Room) admit(x *holder, now time.Time) (in bool, victim *holder) {
 	r.holders = append(r.holders, x)
 	if x.conn != nil {
 		x.conn.places++
+		x.conn.begun.Store(0)
+		x.owed = x.conn.debt()
 	}
 	close(x.in)
 	return true, victim
 }
 
-// inTheWay returns the requests of which one must leave before x can have a place; nil: none.
-// r.mu is held.
+// inTheWay returns the requests of which one must leave before x can have a place; nil: none. r.mu is held.
 func (r *Room) inTheWay(x *holder) []*holder {
 	unproven := r.limits.Places - r.limits.Places/2
 	for _, limit := range []struct {
@@ -194,22 +209,21 @@ func sameShare(x, y *holder) bool {
 // and for longer than it needs; nil: there is none.
 func slowest(of []*holder, most standing, now time.Time) (out *holder) {
 	for _, y := range of { // oldest first
-		if y.standing <= most && now.Sub(y.since) >= grace && (out == nil || y.standing < out.standing) {
+		if y.standing <= most && y.reading(now) >= grace && (out == nil || y.standing < out.standing) {
 			out = y
 		}
 	}
 	return out
 }
 
-// retryLater calls grant when the next request has held its place for long enough. r.mu is
-// held.
+// retryLater calls grant when the next request has held its place for long enough. r.mu is held.
 func (r *Room) retryLater(now time.Time) {
 	if len(r.waiting) == 0 {
 		return
 	}
 	wait := grace
 	for _, y := range r.holders {
-		if left := grace - now.Sub(y.since); left > 0 {
+		if left := grace - y.reading(now); left > 0 {
 			wait = min(wait, left)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +22,7 @@ type served struct {
 	t     *testing.T
 	into  chan net.Conn
 	end   func()
-	takes time.Duration // of the server itself, for a page
+	takes atomic.Int64 // nanoseconds of the server itself, for a page
 }
 
 func (s *served) Accept() (net.Conn, error) {
@@ -44,7 +45,7 @@ func serve(t *testing.T, f func(*served)) {
 		page := make([]byte, 1<<20)
 		mux := http.NewServeMux()
 		mux.Handle("/metrics", s.Place(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			time.Sleep(s.takes)
+			time.Sleep(time.Duration(s.takes.Load()))
 			_, _ = w.Write(page)
 		})))
 		mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
@@ -199,25 +200,61 @@ func TestTurncoats(t *testing.T) {
 	})
 }
 
-// A server that is short of CPU takes long for its pages. Its readers are not slow for that: one of them keeps its
-// connection while others ask for their health all the time, and who loses a place may come again.
+// A server that is short of CPU takes long for its pages. Its readers are not slow for that, and those that are, are found
+// from the first byte on.
 func TestASlowServerHasFastReaders(t *testing.T) {
 	serve(t, func(s *served) {
-		s.takes = 3 * grace / 2
+		const long = 3 * grace / 2
+		s.takes.Store(int64(long))
 		known := func(host string) standing {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.known.of(clientOf(host), time.Now())
 		}
-		if d := s.get("10.0.0.1", "/metrics"); d != s.takes || known("10.0.0.1") != proven {
+		if d := s.get("10.0.0.1", "/metrics"); d != long || known("10.0.0.1") != proven {
 			t.Errorf("a page after %v, standing %d", d, known("10.0.0.1"))
 		}
+		for round := range 10 {
+			for i := range 16 {
+				s.hold(fmt.Sprintf("10.0.%d.%d", 1+round, i))
+			}
+			if d := s.get("10.0.0.1", "/metrics"); d < 0 || d > 2*long+grace {
+				t.Errorf("round %d: who is known waits for %v", round, d)
+			}
+			if d := s.get(fmt.Sprintf("10.1.0.%d", round), "/metrics"); d < 0 || d > 5*long {
+				t.Errorf("round %d: who is new waits for %v", round, d)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		s.takes.Store(int64(2 * maxWait))
 		first := s.hold("10.0.0.2")
 		s.hold("10.0.0.2")
+		time.Sleep(maxWait / 2)
 		s.hold("10.0.0.2") // waits, and takes the place of the first
-		time.Sleep(grace + time.Millisecond)
+		time.Sleep(maxWait/2 + grace)
 		if !isClosed(first) || known("10.0.0.2") != fresh {
-			t.Errorf("standing %d after a place was lost", known("10.0.0.2"))
+			t.Errorf("standing %d after the server took %v", known("10.0.0.2"), maxWait)
+		}
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// A request whose body does not come holds no place for it, whoever sends it.
+func TestBodiesAreNotAwaited(t *testing.T) {
+	serve(t, func(s *served) {
+		host := func(i int) string { return fmt.Sprintf("10.0.1.%d", i) }
+		for i := range 14 {
+			s.get(host(i), "/metrics")
+		}
+		for i := range 14 {
+			c := s.dial(host(i))
+			go func() { _, _ = io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n") }()
+		}
+		synctest.Wait()
+		for i := range 8 {
+			if d := s.get(fmt.Sprintf("10.2.0.%d", i), "/metrics"); d < 0 || d > maxWait {
+				t.Errorf("who is new waits for %v", d)
+			}
 		}
 		time.Sleep(10 * time.Second)
 	})

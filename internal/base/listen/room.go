@@ -18,13 +18,11 @@ import (
 type Limits struct {
 	// Connections is the number of open connections.
 	Connections int
-	// PerSource is the number of open connections of one source: an IPv4 address, or an IPv6
-	// network of 64 bits.
+	// PerSource is the number of open connections of one source: an IPv4 address, or an IPv6 network of 64 bits.
 	PerSource int
 	// Places is the number of requests that the handlers of Place handle at a time.
 	Places int
-	// Slack is how long the writes of a connection may be blocked, plus one second for each
-	// MiB that was written.
+	// Slack is how long the writes of a connection may be blocked, plus one second for each MiB that was written.
 	Slack time.Duration
 	// Buffer is the kernel's buffer of a connection in each direction, in bytes; 0: 256 KiB. The kernel's own limit
 	// (net.ipv4.tcp_rmem and tcp_wmem) is up to 32 MiB, so that a few hundred clients could use the memory for TCP of a

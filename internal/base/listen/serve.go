@@ -15,8 +15,7 @@ import (
 // shutdownGrace is how long pending responses may take after ctx is done.
 const shutdownGrace = time.Second
 
-// Timeouts limit reading one request and writing its response. Zero is no
-// limit.
+// Timeouts limit reading one request and writing its response. Zero is no limit.
 type Timeouts struct{ Read, Write time.Duration }
 
 // Serve serves h on l, a listener of Of, maybe with TLS, until ctx is done, and closes l.

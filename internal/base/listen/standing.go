@@ -15,8 +15,7 @@ type client struct {
 	local  bool         // it runs on the server's own addresses
 }
 
-// sourceBits is the size of the IPv6 network that counts as one source: a host can use all
-// addresses of it.
+// sourceBits is the size of the IPv6 network that counts as one source: a host can use all addresses of it.
 const sourceBits = 64
 
 // clientOf returns the client of host:port.

@@ -68,7 +68,7 @@ func TestControllerQueries(t *testing.T) {
 	p.await(t, "a decision for web", `gpupilot_autoscaler_last_decision_info{name="web"}`)
 	p.await(t, "a page before the next scale", `gpupilot_reaction_seconds_count`) // a start's backlog may have scaled web already
 	offer(3)
-	p.await(t, "web has gone up", `increase(gpupilot_reaction_seconds_count[5m]) > 0`)
+	p.await(t, "web has gone up", `gpupilot_autoscaler_scales_total{name="web",direction="up"} > 0 and on () increase(gpupilot_reaction_seconds_count[5m]) > 0`)
 	offer(0.3)
 	p.awaitAll(t, ofControllers(t))
 	available(t, s)
