@@ -13,8 +13,8 @@ import (
 const (
 	// placesPerSource is how many places one source holds at a time.
 	placesPerSource = 2
-	// grace is how long a request holds its place, whoever waits. A page is built before, and
-	// written within a few milliseconds.
+	// grace is how long a request holds its place from the first byte of its answer on, whoever waits. A page is built
+	// before, and written within a few milliseconds.
 	grace = 100 * time.Millisecond
 	// maxWait is how long a request waits for a place.
 	maxWait = 2 * time.Second
@@ -34,10 +34,11 @@ type holder struct {
 // reading is how long the reader has had for its page: from the first byte on, since before it is the server that takes
 // its time. A server that takes maxWait counts as well, so that nobody holds a place for longer than others wait.
 func (x *holder) reading(now time.Time) time.Duration {
-	if x.conn != nil {
-		if at := x.conn.begun.Load(); at != 0 {
-			return now.Sub(time.Unix(0, at))
-		}
+	if x.conn == nil {
+		return now.Sub(x.since)
+	}
+	if at := x.conn.begun.Load(); at != 0 {
+		return now.Sub(time.Unix(0, at))
 	}
 	return now.Sub(x.since) - maxWait + grace
 }
@@ -55,8 +56,8 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 
 // Place returns h within the room's places. A source holds two of them. Half of the places are for clients that have
 // lately read a page fast, and an eighth, one at least, is open to clients that were too slow. If no place is free, a
-// request that has held its own for 100 ms loses it and its connection; if there is none, the request waits. A request
-// that has waited for 2 s gets 503.
+// request whose answer began 100 ms ago, or that has held its place for 2 s, loses it and its connection; if there is
+// none, the request waits. A request that has waited for 2 s gets 503.
 func (r *Room) Place(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		// Else the first write of the answer waits for a body that nobody reads, for as long as its sender likes.

@@ -67,9 +67,12 @@ func (s *served) dial(host string) net.Conn {
 }
 
 // hold asks for a page and does not read it.
-func (s *served) hold(host string) net.Conn {
+func (s *served) hold(host string) net.Conn { return s.send(host, "") }
+
+// send is hold with a header more.
+func (s *served) send(host, header string) net.Conn {
 	c := s.dial(host)
-	go func() { _, _ = io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n") }()
+	go func() { _, _ = io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: a\r\n"+header+"\r\n") }()
 	synctest.Wait()
 	return c
 }
@@ -247,10 +250,8 @@ func TestBodiesAreNotAwaited(t *testing.T) {
 			s.get(host(i), "/metrics")
 		}
 		for i := range 14 {
-			c := s.dial(host(i))
-			go func() { _, _ = io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n") }()
+			s.send(host(i), "Content-Length: 100000\r\n")
 		}
-		synctest.Wait()
 		for i := range 8 {
 			if d := s.get(fmt.Sprintf("10.2.0.%d", i), "/metrics"); d < 0 || d > maxWait {
 				t.Errorf("who is new waits for %v", d)
