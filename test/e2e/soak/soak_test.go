@@ -132,6 +132,9 @@ type fault struct {
 	shows      func(page) bool // the agent has noticed
 }
 
+// none is what breaks between two faults.
+var none = fault{name: "nothing"}
+
 // everything is all GPUs.
 var everything = []int{0, 1, 2, 3, 4, 5, 6, 7}
 
@@ -185,7 +188,7 @@ func hostile() map[string]string {
 // soak makes one fault after the other while every page is looked at.
 func (n *node) soak(t *testing.T, faults []fault) {
 	t.Helper()
-	w := &watch{t: t, read: map[string]*readings{}}
+	w := &watch{t: t, fault: none, read: map[string]*readings{}}
 	n.await(t, "all GPUs with their pods", whole)
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
@@ -216,7 +219,7 @@ func (n *node) suffer(t *testing.T, w *watch, f fault) {
 		t.Fatal(err)
 	}
 	n.await(t, "the end of "+f.name, whole)
-	w.allow(fault{name: "nothing"})
+	w.allow(none)
 }
 
 // await waits for a page that shows something.
