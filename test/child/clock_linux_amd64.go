@@ -64,8 +64,21 @@ func SetClock(pid int, by time.Duration) error {
 	return err
 }
 
-// vdso reads the code that the kernel maps into a process, and where it is.
+// vdso reads the code that the kernel maps into a process, and where it is. A process that was just started may not have it
+// yet: whoever started it goes on as soon as its files are closed, and they are closed before.
 func vdso(pid int, mem *os.File) (from int64, image []byte, err error) {
+	for range 1000 {
+		if from, image, err = mappedVDSO(pid, mem); !errors.Is(err, errNoVDSO) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return from, image, err
+}
+
+var errNoVDSO = errors.New("the process has no vDSO")
+
+func mappedVDSO(pid int, mem *os.File) (from int64, image []byte, err error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return 0, nil, err
@@ -82,7 +95,7 @@ func vdso(pid int, mem *os.File) (from int64, image []byte, err error) {
 		_, err = mem.ReadAt(image, from)
 		return from, image, err
 	}
-	return 0, nil, errors.New("the process has no vDSO")
+	return 0, nil, errNoVDSO
 }
 
 // places returns where clock_gettime begins, and where other code fits behind all that there is.
