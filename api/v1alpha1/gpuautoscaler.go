@@ -296,9 +296,9 @@ type SLO struct {
 	// +optional
 	Over string `json:"over,omitempty"`
 
-	// BudgetUse is the share of the requests that may miss a limit that the replicas are
-	// planned for: from 10% to 100%. 80% if it is not set. What is left is for what nobody
-	// plans, such as a failure. A smaller share takes more replicas.
+	// BudgetUse is the part that is to be used of the share of the requests that may miss a
+	// limit: from 10% to 100%. 80% if it is not set. What is left is for what nobody plans,
+	// such as a failure. A smaller part takes more replicas.
 	// +kubebuilder:validation:Pattern=`^([1-9][0-9]|100)%$`
 	// +optional
 	BudgetUse string `json:"budgetUse,omitempty"`

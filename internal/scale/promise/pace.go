@@ -20,6 +20,10 @@ const (
 	// pay back what was spent too much in the part paidBack of the time over which the objective is judged. With an
 	// eighth of four weeks, a load of many jumps missed 1.0 and 1.14 % in six days, with a fourteenth 0.92 and 1.09 %.
 	paceSeconds, paidBack = 24 * 3600, 1.0 / 14
+	// planned is how much of the share to be used plans aim at: jumps of the load cost misses that no plan has. With all of it,
+	// six days used up to 134 % of what is allowed instead of 102 %, with a median of 92 instead of 75 %, for 4 % fewer
+	// GPU-hours.
+	planned = 0.75
 	// earlyUse is the share of the allowed misses that plans aim at before anything was
 	// measured. It grows to Terms.Use with the requests of a day.
 	earlyUse = 0.35
@@ -38,7 +42,7 @@ func (p Pace) next(ended, missed, seconds, over float64) Pace {
 func (p *Pace) aim(t *Terms, perSecond float64) (aim, left float64) {
 	ahead := max(perSecond*paceSeconds, least)
 	known := p.Ended / (p.Ended + ahead)
-	share := (earlyUse + (t.Use-earlyUse)*known) * t.allowed()
+	share := (earlyUse + (planned*t.Use-earlyUse)*known) * t.allowed()
 	saved := share*p.Ended - p.Missed // below 0: spent too much
 	if saved < 0 {
 		ahead *= paidBack * t.Over / paceSeconds

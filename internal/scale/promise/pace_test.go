@@ -17,13 +17,13 @@ func TestTheBudgetIsPaced(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		x := Terms{Objective: 1 - math.Pow(10, -1-2*rng.Float64()), Over: float64(1+rng.IntN(28)) * 24 * 3600, Use: 0.1 + 0.9*rng.Float64()}
-		most := max(x.Use, earlyUse) * x.allowed()
+		most := max(planned*x.Use, earlyUse) * x.allowed()
 		hostile, factor := seed%2 == 0, math.Exp(1.4*rng.Float64()-0.7)
 		var p Pace
 		missed, ended, once := 0.0, 0.0, 0.0
 		for range int(days * 24 * 3600 / step) {
 			aim, left := p.aim(&x, perSecond)
-			if aim < leastAim*min(x.Use, earlyUse)*x.allowed()-1e-12 || aim > mostAim*most+1e-12 {
+			if aim < leastAim*min(planned*x.Use, earlyUse)*x.allowed()-1e-12 || aim > mostAim*most+1e-12 {
 				t.Fatalf("seed %d: aim %v of %v", seed, aim, most)
 			}
 			n, share := perSecond*step*(0.5+rng.Float64()), factor*aim
@@ -40,7 +40,7 @@ func TestTheBudgetIsPaced(t *testing.T) {
 				t.Fatalf("seed %d: %v of %v requests missed, to be used %v of them", seed, missed, ended, most)
 			}
 		}
-		if used := missed / ended / (x.Use * x.allowed()); !hostile && x.Over >= 7*24*3600 && x.Use > earlyUse && (used < 0.75 || used > 1.25) {
+		if used := missed / ended / (planned * x.Use * x.allowed()); !hostile && x.Over >= 7*24*3600 && planned*x.Use > earlyUse && (used < 0.75 || used > 1.25) {
 			t.Errorf("seed %d: plans that miss %v of their aim use %v of the share", seed, factor, used)
 		}
 	}
