@@ -25,7 +25,7 @@ const (
 	// GPU-hours.
 	planned = 0.75
 	// earlyUse is the share of the allowed misses that plans aim at before anything was
-	// measured. It grows to Terms.Use with the requests of a day.
+	// measured. It becomes that of Terms.Use with the requests of a day.
 	earlyUse = 0.35
 	// leastAim and mostAim bound what plans aim at, as multiples of the share to be used.
 	leastAim, mostAim = 0.1, 2.0
