@@ -26,6 +26,8 @@ var clockCode = []byte{0xb8, 228, 0, 0, 0, 0x0f, 0x05, 0x85, 0xff, 0x75, 0x0a, 0
 
 const clockShift = 32 // after the start of clockCode
 
+const patience = 10_000 // times that a state of a process is looked at, with a millisecond between them
+
 const jump = 0xe9 // the first byte of a jump, which four bytes follow
 
 // SetClock has a process that this one has started, or that root may change, see a wall clock that is wrong by whole
@@ -67,7 +69,7 @@ func SetClock(pid int, by time.Duration) error {
 // vdso reads the code that the kernel maps into a process, and where it is. A process that was just started may not have it
 // yet: whoever started it goes on as soon as its files are closed, and they are closed before.
 func vdso(pid int, mem *os.File) (from int64, image []byte, err error) {
-	for range 1000 {
+	for range patience {
 		if from, image, err = mappedVDSO(pid, mem); !errors.Is(err, errNoVDSO) {
 			break
 		}
@@ -130,7 +132,7 @@ func places(image []byte) (entry, code int, err error) {
 // stopOutside stops a process with no thread between two addresses, until resume.
 func stopOutside(pid int, from, to int64) (resume func(), err error) {
 	resume = func() { _ = syscall.Kill(pid, syscall.SIGCONT) }
-	for range 100 {
+	for range patience {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			return nil, err
 		}
