@@ -24,7 +24,7 @@ import (
 )
 
 // helmTimeout bounds one command of helm.
-const helmTimeout = 2 * time.Minute
+const helmTimeout = 5 * time.Minute
 
 // helm runs helm's commands against one cluster.
 type helm struct {

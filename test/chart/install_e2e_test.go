@@ -169,9 +169,7 @@ func testUpgrade(t *testing.T, s *stack.Stack, h *helm) {
 	if got := bundle(); got != wantBundle {
 		t.Errorf("the upgrade changed the caBundle")
 	}
-	if err := customMetrics(t.Context(), s); err != nil {
-		t.Errorf("custom metrics after the upgrade: %v", err)
-	}
+	stack.Eventually(t, func() error { return customMetrics(t.Context(), s) })
 	if got := holder(); got != wantHolder {
 		t.Errorf("the leader is %s, and was %s: the controller was disturbed", got, wantHolder)
 	}
@@ -268,9 +266,13 @@ func testTick(t *testing.T, s *stack.Stack, h *helm) {
 			CreateIfMissing: true, Owner: owner, ServiceOwner: kube.NewServiceOwner(set.CoreV1().Services(namespace), "gpupilot-controller"),
 		}
 		for _, o := range []*kube.Owner{cfg.Owner, cfg.ServiceOwner} {
-			if refs, err := o.References(ctx); err != nil || len(refs) != 1 {
-				t.Fatalf("%s: owners %v, %v", name, refs, err)
-			}
+			stack.Eventually(t, func() error { // the API server knows a binding that was made again after a while
+				refs, err := o.References(ctx)
+				if err == nil && len(refs) != 1 {
+					err = fmt.Errorf("%s: owners %v", name, refs)
+				}
+				return err
+			})
 		}
 		again := 0
 		for _, what := range order {

@@ -78,7 +78,7 @@ func TestCluster(t *testing.T) {
 		}
 		select {
 		case <-c.Failed():
-		case <-time.After(90 * time.Second):
+		case <-time.After(5 * time.Minute):
 			t.Fatal("nobody noticed that the scheduler ended")
 		}
 		if err := c.Err(); err == nil || !strings.HasPrefix(err.Error(), Scheduler) {
@@ -268,7 +268,7 @@ func TestKillLeavesNoProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestKillLeavesNoProcess$", "-test.timeout=3m")
+	cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestKillLeavesNoProcess$", "-test.timeout=10m")
 	cmd.Env = append(os.Environ(), orphanEnv+"="+t.TempDir(), BinaryEnv+"="+path)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -364,10 +364,10 @@ func call(t *testing.T, c *Cluster, method, path string, body, into any) {
 	}
 }
 
-// eventually polls a real process; it gives up after 90 s.
+// eventually polls a real process; it gives up after five minutes.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

@@ -180,11 +180,14 @@ func (w *adopted) weScale(t *testing.T) {
 // changed checks all replicas that there were, and who has set them: the higher number of a hand-over is ours.
 func (w *adopted) changed(t *testing.T, byUs func(n int32) bool) {
 	t.Helper()
+	stack.Eventually(t, func() error { // what is recorded comes by a watch of its own
+		if values := w.seen.Values(); !slices.Equal(values, w.want) {
+			return fmt.Errorf("replicas went %v, want %v", values, w.want)
+		}
+		return nil
+	})
 	values, writers := w.seen.Values(), w.seen.Writers()
 	t.Logf("replicas %v, set by %q", values, writers)
-	if !slices.Equal(values, w.want) {
-		t.Errorf("replicas went %v, want %v", values, w.want)
-	}
 	for i := range values {
 		if i > 0 && byUs(values[i]) != (writers[i] == ours) {
 			t.Errorf("%s has set %d replicas", writers[i], values[i])

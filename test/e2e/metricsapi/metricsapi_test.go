@@ -422,10 +422,10 @@ func (r *rig) expiredCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	is.Data = old.Data
+	before := r.certs.CABundle()
 	if _, err := admin.CoreV1().Secrets(namespace).Update(t.Context(), is, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	before := r.certs.CABundle()
 	stack.Eventually(t, func() error {
 		if b := r.certs.CABundle(); bytes.Equal(b, before) || bytes.Equal(b, old.Data["ca.crt"]) {
 			return errors.New("there is no new authority")
